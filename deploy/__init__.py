@@ -1,0 +1,1 @@
+"""Assembly: the only package that knows Ray."""

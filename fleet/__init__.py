@@ -1,0 +1,1 @@
+"""The words that every part shares: requests, tokens, traffic, errors, time, configuration, metrics."""

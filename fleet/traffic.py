@@ -1,0 +1,206 @@
+"""How traffic is split and what was seen of it: the words shared by router and canary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fleet.histogram import LogHistogram
+
+
+class Outcome(StrEnum):
+    """How a request ended. The router alone decides it; HTTP 200 is not an outcome."""
+
+    DONE = "done"
+    TRUNCATED = "truncated"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    SHED = "shed"
+    FAILED = "failed"
+
+
+class SamplingMode(StrEnum):
+    GREEDY = "greedy"
+    SAMPLED = "sampled"
+
+
+class HardTripKind(StrEnum):
+    """Events that need no statistics."""
+
+    OOM = "oom"
+    CRASH_LOOP = "crash_loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """Which requests take part in a rollout; None means no bound. The rest stays on stable."""
+
+    max_prompt_tokens: int | None = None
+    min_max_tokens: int | None = None
+    sampling: SamplingMode | None = None
+    tenants: tuple[str, ...] = ()
+    """API-key names or `user` values; empty means everyone."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """(name, value) pairs that must all be present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Who serves whom. `canary` None sends everything to `stable`."""
+
+    version: int
+    stable: str
+    canary: str | None = None
+    canary_percent: float = 0.0
+    """0 ≤ canary_percent ≤ 100, of the eligible requests."""
+    salt: str = ""
+    """Hashed with the assignment key; constant for a whole rollout, so that raising the weight moves nobody back."""
+    eligible: Eligibility = Eligibility()
+
+
+@dataclass(frozen=True, slots=True)
+class HardTrip:
+    """A failure that takes the canary out at once, in the router that sees it and then everywhere."""
+
+    path: str
+    kind: HardTripKind
+    detail: str
+
+
+@dataclass(slots=True)
+class PathTally:
+    """What happened to the requests assigned to one path since the last report; tallies add up exactly.
+
+    `itl`, `ttft`, `tpot`, `gap`, `e2e` and `queue` are in seconds, as defined in `router/stopwatch.py`.
+    Counts are by *assigned* path: a request that failed over is still the canary's.
+    """
+
+    assigned: int = 0
+    """Eligible requests that the hash gave to this path."""
+    outcomes: dict[str, int] = field(default_factory=dict)
+    fallbacks: int = 0
+    """Requests whose path failed and that went on elsewhere."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    rounds: int = 0
+    """Rounds that verified at least one drafted token."""
+    drafted: int = 0
+    accepted: int = 0
+    empty_rounds: int = 0
+    """Rounds of a speculating path without a drafted token: draft length 0, context limit, or late."""
+    late_rounds: int = 0
+    rejected_rounds: int = 0
+    """Rounds with drafted > 0 and accepted = 0."""
+    accepted_at: dict[int, int] = field(default_factory=dict)
+    """Drafted position (0-based) -> how often it was accepted."""
+    request_acceptance: LogHistogram = field(default_factory=LogHistogram)
+    """One value per finished request: 1 + accepted/drafted (shifted so that 0 has a bucket)."""
+    stalled: int = 0
+    """Open gaps of streams in flight that exceeded the stall limit when the report was made."""
+    finish_reasons: dict[str, int] = field(default_factory=dict)
+    itl: LogHistogram = field(default_factory=LogHistogram)
+    ttft: LogHistogram = field(default_factory=LogHistogram)
+    tpot: LogHistogram = field(default_factory=LogHistogram)
+    gap: LogHistogram = field(default_factory=LogHistogram)
+    e2e: LogHistogram = field(default_factory=LogHistogram)
+    queue: LogHistogram = field(default_factory=LogHistogram)
+
+    def merge(self, other: PathTally) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _TABLES:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count
+        for name in _HISTOGRAMS:
+            getattr(self, name).merge(getattr(other, name))
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
+        value |= {name: {str(k): v for k, v in getattr(self, name).items()} for name in _TABLES}
+        value |= {name: getattr(self, name).to_json() for name in _HISTOGRAMS}
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PathTally:
+        tally = cls()
+        for name in _COUNTS:
+            setattr(tally, name, int(value[name]))
+        tally.outcomes = {str(k): int(v) for k, v in value["outcomes"].items()}
+        tally.finish_reasons = {str(k): int(v) for k, v in value["finish_reasons"].items()}
+        tally.accepted_at = {int(k): int(v) for k, v in value["accepted_at"].items()}
+        for name in _HISTOGRAMS:
+            setattr(tally, name, LogHistogram.from_json(value[name]))
+        return tally
+
+
+_COUNTS = (
+    "assigned",
+    "fallbacks",
+    "prompt_tokens",
+    "output_tokens",
+    "rounds",
+    "drafted",
+    "accepted",
+    "empty_rounds",
+    "late_rounds",
+    "rejected_rounds",
+    "stalled",
+)
+_TABLES = ("outcomes", "accepted_at", "finish_reasons")
+_HISTOGRAMS = ("request_acceptance", "itl", "ttft", "tpot", "gap", "e2e", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class RouterReport:
+    """One router's news since its last acknowledged report.
+
+    `compared` holds the requests that are part of the comparison (eligible, not overridden);
+    `served` holds everything, for `/metrics`. Reports of one router are numbered from 1 and are
+    sent again, unchanged, until acknowledged, so that each counts exactly once.
+    """
+
+    router_id: str
+    sequence: int
+    applied_split: int
+    """Version of the split this router routes by."""
+    compared: Mapping[str, PathTally]
+    served: Mapping[str, PathTally]
+    hard_trips: tuple[HardTrip, ...] = ()
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Streams open now, by serving path."""
+    queued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReply:
+    """The controller's answer: the split to route by, and up to which report everything is safely stored."""
+
+    split: Split
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One replica's state of health, sent about every second."""
+
+    path: str
+    replica_id: str
+    pid: int
+    running: int
+    waiting: int
+    kv_used_tokens: int
+    kv_total_tokens: int
+    preemptions: int
+    output_tokens: int
+    draft: str = "none"
+    """none, healthy, degraded (decoding alone for now) or lost."""
+    draft_pid: int | None = None
+    draft_seconds: float = 0.0
+    """Mean time the draft needed per round, over the last reports."""
+    verify_seconds: float = 0.0
+    """Mean time of a target step, over the last reports."""
+    wire_seconds: float = 0.0
+    out_of_memory: int = 0

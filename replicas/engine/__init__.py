@@ -1,0 +1,1 @@
+"""One model, many sequences: schedule, forward, accept, emit."""

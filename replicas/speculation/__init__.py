@@ -1,0 +1,1 @@
+"""Proposing and accepting, without a clock, a socket or a tensor."""

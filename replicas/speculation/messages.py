@@ -1,0 +1,95 @@
+"""What target and draft say to each other, in our own words; `verify_rpc/codec.py` puts them on the wire.
+
+Every item is keyed by (sequence id, epoch, base length). The base length counts all committed tokens,
+prompt included, so an item is stale exactly when its base length differs from the sequence's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.generation import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The draft introduces itself."""
+
+    protocol_version: int
+    tokenizer_hash: str
+    vocab_size: int
+    model: str
+    revision: str
+    max_model_len: int
+    max_draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The target takes the draft on, and says how it is to draft."""
+
+    protocol_version: int
+    model: str
+    draft_ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The target will not work with this draft; the reason names what differs."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A sequence to draft for: everything committed so far, how it is sampled, how many tokens to draft first."""
+
+    sequence_id: int
+    epoch: int
+    token_ids: tuple[int, ...]
+    """Prompt and committed output."""
+    prompt_length: int
+    sampling: SamplingParams
+    choice_index: int
+    draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafted tokens that follow `base_length` committed ones; the target may use any prefix."""
+
+    sequence_id: int
+    epoch: int
+    base_length: int
+    token_ids: tuple[int, ...]
+    draft_seconds: float = 0.0
+    """Time the draft spent on the frame this item came in."""
+    was_ready: bool = False
+    """Drafted ahead: it was there before its verdict arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceVerdict:
+    """What the target made of a proposal (or of none) and what it committed: accepted, recovered or bonus."""
+
+    sequence_id: int
+    epoch: int
+    base_length: int
+    """Committed length before this verdict; afterwards it is base_length + len(committed)."""
+    accepted: int
+    committed: tuple[int, ...]
+    next_draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Sequences the draft forgets, freeing their cache."""
+
+    sequence_ids: tuple[int, ...]
+    reason: str
+
+
+DraftMessage = Hello | tuple[Proposal, ...]
+TargetMessage = Welcome | Refused | Opening | tuple[SequenceVerdict, ...] | Closing

@@ -1,0 +1,1 @@
+"""Requests: from HTTP to a path and a replica, and back."""
