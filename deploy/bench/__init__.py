@@ -1,0 +1,1 @@
+"""Load, costs and the prompts they are measured with."""
