@@ -80,10 +80,14 @@ class DeadlineExceeded(FleetError):
 
 
 class ReplicaLost(FleetError):
-    """The replica died, hung or was cut off in mid-stream."""
+    """The replica died, hung or was cut off in mid-stream; `replica` names it where its death is what happened."""
 
     http_status = 502
     is_retryable = True
+
+    def __init__(self, message: str, *, replica: str | None = None) -> None:
+        super().__init__(message)
+        self.replica = replica
 
 
 class OutOfMemory(FleetError):
@@ -97,6 +101,13 @@ class DraftUnavailable(FleetError):
     """The draft worker is not there; the target decodes alone."""
 
     http_status = 503
+    is_retryable = True
+
+
+class ProtocolViolation(FleetError):
+    """The other end of a stream sent what it must not send; the stream ends, the worker goes on."""
+
+    http_status = 502
     is_retryable = True
 
 
