@@ -24,7 +24,7 @@ def start_frame(request: GenerationRequest) -> pb.RouterFrame:
     start = pb.Start(
         request_id=request.request_id,
         prompt_token_ids=request.prompt_token_ids,
-        sampling=_sampling_to_wire(request.sampling),
+        sampling=sampling_to_wire(request.sampling),
         choice_index=request.choice_index,
         num_speculative_tokens=request.num_speculative_tokens,
     )
@@ -47,7 +47,7 @@ def request_from(start: pb.Start) -> GenerationRequest:
     return GenerationRequest(
         request_id=start.request_id,
         prompt_token_ids=tuple(start.prompt_token_ids),
-        sampling=_sampling_from_wire(start.sampling),
+        sampling=sampling_from_wire(start.sampling),
         choice_index=start.choice_index,
         num_speculative_tokens=start.num_speculative_tokens if start.HasField("num_speculative_tokens") else None,
         resume=resume,
@@ -128,7 +128,7 @@ def _logprob_from(wire: pb.Logprob) -> TokenLogprob:
     return TokenLogprob(wire.token_id, wire.logprob, top)
 
 
-def _sampling_to_wire(params: SamplingParams) -> pb.Sampling:
+def sampling_to_wire(params: SamplingParams) -> pb.Sampling:
     return pb.Sampling(
         seed=params.seed,
         max_tokens=params.max_tokens,
@@ -151,7 +151,7 @@ def _sampling_to_wire(params: SamplingParams) -> pb.Sampling:
     )
 
 
-def _sampling_from_wire(wire: pb.Sampling) -> SamplingParams:
+def sampling_from_wire(wire: pb.Sampling) -> SamplingParams:
     return SamplingParams(
         seed=wire.seed,
         max_tokens=wire.max_tokens,

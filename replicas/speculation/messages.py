@@ -1,7 +1,7 @@
 """What target and draft say to each other, in our own words; `verify_rpc/codec.py` puts them on the wire.
 
 Every item is keyed by (sequence id, epoch, base length). The base length counts all committed tokens,
-prompt included, so an item is stale exactly when its base length differs from the sequence's own.
+prompt included, so an item is stale exactly when its base length is below the sequence's own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Proposal:
     base_length: int
     token_ids: tuple[int, ...]
     draft_seconds: float = 0.0
-    """Time the draft spent on the frame this item came in."""
+    """Time between the arrival of the verdict (or opening) at the draft and this answer to it."""
     was_ready: bool = False
     """Drafted ahead: it was there before its verdict arrived."""
 
@@ -84,6 +84,21 @@ class SequenceVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceKey:
+    """One opening of one sequence."""
+
+    sequence_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Sequences that the draft cannot follow (unknown, a gap, an impossible token): open them again."""
+
+    keys: tuple[SequenceKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Closing:
     """Sequences the draft forgets, freeing their cache."""
 
@@ -91,5 +106,6 @@ class Closing:
     reason: str
 
 
-DraftMessage = Hello | tuple[Proposal, ...]
+DraftMessage = Hello | tuple[Proposal, ...] | Resync
+"""A tuple without proposals says: alive, still reading a prompt."""
 TargetMessage = Welcome | Refused | Opening | tuple[SequenceVerdict, ...] | Closing

@@ -1,0 +1,109 @@
+"""One sequence as the target's session sees it: what is committed, what was asked, what was answered."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+
+from replicas.speculation.messages import Opening, Proposal
+
+REMEMBERED_ROUNDS = 8
+"""Questions whose late answers still count as samples of the round time."""
+
+
+class ItemFit(Enum):
+    """How a proposal fits its sequence."""
+
+    FRESH = auto()
+    STALE = auto()
+    DUPLICATE = auto()
+    WRONG = auto()
+
+
+class Tracked:
+    """A sequence that was opened by the engine.
+
+    `epoch` is the session's own: it rises with every (re-)opening towards a draft and is unique among all
+    sequences, so an answer to an earlier life, or to another sequence, never fits. 0 = never opened there.
+    """
+
+    __slots__ = (
+        "_asked_rounds",
+        "asked",
+        "asked_at",
+        "draft_length",
+        "epoch",
+        "is_primed",
+        "is_quarantined",
+        "is_told",
+        "opening",
+        "proposal",
+        "token_ids",
+        "unanswered_since",
+    )
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.token_ids = list(opening.token_ids)
+        self.draft_length = opening.draft_length
+        self.epoch = 0
+        self.is_told = False
+        self.is_primed = False
+        """The draft has answered since it was told, so it has read the prompt."""
+        self.is_quarantined = False
+        self.asked = 0
+        self.asked_at = 0.0
+        self.unanswered_since: float | None = None
+        self.proposal: Proposal | None = None
+        self._asked_rounds: deque[tuple[int, float]] = deque(maxlen=REMEMBERED_ROUNDS)
+
+    @property
+    def is_unanswered(self) -> bool:
+        return self.asked > 0 and self.proposal is None
+
+    def is_at(self, engine_epoch: int, base_length: int) -> bool:
+        return self.opening.epoch == engine_epoch and len(self.token_ids) == base_length
+
+    def commit(self, tokens: tuple[int, ...], draft_length: int) -> None:
+        self.token_ids += tokens
+        self.draft_length = draft_length
+        self.proposal = None
+        self.asked = 0
+
+    def ask(self, asked: int, now: float) -> None:
+        self.asked = asked
+        self.asked_at = now
+        if asked == 0:
+            self.unanswered_since = None
+            return
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+        self._asked_rounds.append((len(self.token_ids), now))
+
+    def examine(self, proposal: Proposal, vocab_size: int) -> ItemFit:
+        """Judge an item before anything of it is believed."""
+        if proposal.epoch < self.epoch or not self.is_told:
+            return ItemFit.STALE
+        if proposal.epoch > self.epoch or proposal.base_length > len(self.token_ids):
+            return ItemFit.WRONG
+        if proposal.base_length < len(self.token_ids):
+            return ItemFit.STALE
+        if len(proposal.token_ids) > self.asked or any(not 0 <= token < vocab_size for token in proposal.token_ids):
+            return ItemFit.WRONG
+        return ItemFit.FRESH if self.proposal is None else ItemFit.DUPLICATE
+
+    def take_round_time(self, base_length: int, now: float) -> float | None:
+        """Seconds from the question to this answer; None for the first, which includes reading the prompt."""
+        self.unanswered_since = None
+        was_primed, self.is_primed = self.is_primed, True
+        asked_at = next((at for base, at in self._asked_rounds if base == base_length), None)
+        return now - asked_at if was_primed and asked_at is not None else None
+
+    def forget_draft(self) -> None:
+        """No draft knows this sequence any more."""
+        self.is_told = False
+        self.is_primed = False
+        self.asked = 0
+        self.unanswered_since = None
+        self.proposal = None
+        self._asked_rounds.clear()
