@@ -1,0 +1,192 @@
+"""What does the controller say about the fleet? The JSON schema of `status()` and of every command's answer."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class ReplicaStatus(TypedDict):
+    """One running copy of a path, as it last reported itself."""
+
+    replica_id: str
+    pid: int
+    draft: str
+    """none, healthy, degraded or lost."""
+    draft_pid: int | None
+    running: int
+    waiting: int
+    age_seconds: float
+    """Since its last report."""
+
+
+class PathStatus(TypedDict):
+    """One serving path."""
+
+    path: str
+    role: str
+    """stable, canary or idle."""
+    is_speculative: bool
+    replicas_ready: int
+    replicas_wanted: int
+    draft: str
+    """The worst of its replicas: none < healthy < degraded < lost."""
+    running: int
+    waiting: int
+    kv_used_tokens: int
+    kv_total_tokens: int
+    in_flight: int
+    """Streams open now, by the routers' count."""
+    tokens_per_second: float
+    """Output tokens over the last ten seconds or so."""
+    acceptance: float | None
+    """accepted/drafted over the same time; None where nothing was drafted."""
+    replicas: list[ReplicaStatus]
+
+
+class RouterStatus(TypedDict):
+    """One router replica."""
+
+    router_id: str
+    applied_split: int
+    """Version of the split it routes by; the fleet's is in FleetStatus.split."""
+    age_seconds: float
+    in_flight: int
+    queued: int
+
+
+class SplitStatus(TypedDict):
+    """Who serves whom."""
+
+    version: int
+    stable: str
+    canary: str | None
+    canary_percent: float
+
+
+class VerdictStatus(TypedDict):
+    """What one guardrail says, with its numbers."""
+
+    guardrail: str
+    level: str
+    """pass, insufficient, no_data or fail."""
+    reason: str
+    unit: str
+    """Of estimate, interval and limit: percent (relative change), points (percentage points), ratio or count."""
+    estimate: float | None
+    """percent and points are fractions: 0.12 prints as +12 % or +12 pp."""
+    interval: tuple[float | None, float | None] | None
+    """Anytime-valid 95 % interval; None at an end means unbounded, None as a whole means too few samples."""
+    limit: float | None
+    e_value: float | None
+    """Evidence against "the canary is within its limit"."""
+    threshold: float | None
+    """The evidence at which the guardrail trips."""
+    samples: int
+    needed: int | None
+    """How many more samples a verdict needs; 0 when it has enough, None where that cannot be said."""
+    eta_seconds: float | None
+
+
+class StepStatus(TypedDict):
+    """One step of the plan."""
+
+    weight: float
+    bake_seconds: float
+
+
+class RolloutStatus(TypedDict):
+    """The present rollout, or the last one."""
+
+    id: str
+    attempt: int
+    stable: str
+    canary: str
+    state: str
+    """preparing, baking, paused, holding, promoted, rolled_back or aborted."""
+    reason: str
+    """Why it is in this state, in one line."""
+    waiting_for: str | None
+    """What keeps it from the next step although the bake is over; exit code 5 when time runs out."""
+    step: int
+    """1-based."""
+    steps: list[StepStatus]
+    weight_set: float
+    """Percent of eligible requests that the split gives to the canary."""
+    weight_realised: float | None
+    """Percent it really got since the weight last changed; None before the first request."""
+    bake_elapsed_seconds: float
+    bake_left_seconds: float
+    windows: int
+    """Windows judged in this step, and how many it needs."""
+    windows_needed: int
+    requests: int
+    """Canary requests ended in this step, and how many it needs."""
+    requests_needed: int
+    verdicts: list[VerdictStatus]
+    started_at: float
+    """Seconds since the Unix epoch."""
+    ended_at: float | None
+    plan: dict[str, Any]
+    """As it was given."""
+
+
+class FleetStatus(TypedDict):
+    """The answer to `status()`."""
+
+    model: str
+    stable: str
+    """The path that holds the traffic outside rollouts; changes at promotion."""
+    split: SplitStatus
+    paths: list[PathStatus]
+    routers: list[RouterStatus]
+    rollout: RolloutStatus | None
+    at: float
+    journal: str
+
+
+class HistoryEntry(TypedDict):
+    """One line of the journal."""
+
+    id: int
+    at: float
+    rollout: str
+    attempt: int
+    event: str
+    state: str
+    """After the event."""
+    weight: float
+    summary: str
+
+
+class RolloutSummary(TypedDict):
+    """One line of `list`."""
+
+    id: str
+    canary: str
+    state: str
+    attempt: int
+    weight: float
+    reason: str
+    started_at: float
+    ended_at: float | None
+
+
+class CommandAnswer(TypedDict):
+    """The answer to `command(name, arguments)`; which keys are there depends on the command.
+
+    arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason=""};
+    set-weight {weight}; history {rollout=latest, limit=200, windows=False}; lint {plan}; list {}.
+    """
+
+    message: NotRequired[str]
+    """start, pause, resume, promote, abort, retry, set-weight: one line to print."""
+    rollout: NotRequired[RolloutStatus]
+    """The same commands: the rollout afterwards (not with dry_run)."""
+    events: NotRequired[list[HistoryEntry]]
+    """history, oldest first."""
+    rollouts: NotRequired[list[RolloutSummary]]
+    """list, oldest first."""
+    errors: NotRequired[list[str]]
+    """lint: empty means the plan can be started."""
+    warnings: NotRequired[list[str]]
+    """lint, start."""
