@@ -1,0 +1,253 @@
+"""What is a rollout asked to do? The plan file: its fields, their bounds, and what can already be refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from fleet.config import PathName, Section, explain
+from fleet.errors import ConfigError
+from fleet.traffic import Eligibility, SamplingMode
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LATER = (
+    "ttft_p95",
+    "gap_p99",
+    "tpot_p95",
+    "stall",
+    "peak_throughput",
+    "lag",
+    "realised_split",
+    "cancel_rate",
+)
+"""Guardrails that the design names and that this version cannot judge: refused, never ignored."""
+
+
+def _duration(value: object) -> object:
+    """Seconds from '500ms', '30s', '10m' or '2h'."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise ValueError(f"write a duration such as 500ms, 30s, 10m or 2h, not {value!r}")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _share(unit: str, example: str) -> BeforeValidator:
+    """A fraction from a number with its unit: bare numbers are refused because 10 and 0.1 look alike."""
+
+    def parse(value: object) -> object:
+        found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*{unit}", value.strip()) if isinstance(value, str) else None
+        if not found:
+            raise ValueError(f"write {example}, not {value!r}")
+        return float(found[1]) / 100.0
+
+    return BeforeValidator(parse)
+
+
+Duration = Annotated[float, BeforeValidator(_duration)]
+Percent = Annotated[float, _share("%", "a relative change such as 10%")]
+Points = Annotated[float, _share("pp", "percentage points such as 0.5pp")]
+
+
+class Step(Section):
+    """So much traffic for at least so long."""
+
+    weight: float = Field(gt=0, le=100, description="Percent of the eligible requests.")
+    bake: Duration = Field(0.0, ge=0, description="Time at this weight; only the last step may go without.")
+
+
+class ItlP95(Section):
+    """p95 of the time per token over the last 8 tokens, canary against stable."""
+
+    max_increase: Percent = Field(ge=0, le=10)
+
+
+class ErrorRate(Section):
+    """Failed, truncated, timed-out and taken-over requests, canary against stable."""
+
+    max_increase: Points = Field(ge=0, lt=1)
+
+
+class OutOfMemory(Section):
+    """Allocation failures in canary replicas; the first one trips, whatever the statistics say."""
+
+    max: Literal[0] = 0
+
+
+class CrashLoop(Section):
+    """Three distinct canary replicas lost within 120 s; trips at once."""
+
+
+class AcceptanceDrop(Section):
+    """accepted/drafted per request, against a reference."""
+
+    max_decrease: Percent = Field(ge=0, lt=1)
+    reference: float | Literal["calibrate"] = Field(
+        description="A number, or 'calibrate': learned from the attempt's own first requests."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuses_evidence(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("reference") == "evidence":
+            raise ValueError("reference: evidence is not available yet: give a number, or 'calibrate'")
+        return value
+
+    @model_validator(mode="after")
+    def _reference_is_a_rate(self) -> AcceptanceDrop:
+        if self.reference != "calibrate" and not 0 < self.reference <= 1:
+            raise ValueError("reference must be above 0 and at most 1")
+        return self
+
+
+class Guardrails(Section):
+    """What must not happen. `oom` and `crash_loop` are on whether named or not: routers act on them alone."""
+
+    itl_p95: ItlP95 | None = None
+    error_rate: ErrorRate | None = None
+    acceptance: AcceptanceDrop | None = None
+    oom: OutOfMemory = OutOfMemory()
+    crash_loop: CrashLoop = CrashLoop()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_known(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name in value:
+            if name in _LATER:
+                raise ValueError(f"not available yet: {name}; remove it")
+            if name not in cls.model_fields:
+                close = get_close_matches(str(name), cls.model_fields, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(cls.model_fields)}"
+                raise ValueError(f"unknown guardrail '{name}'; {hint}")
+        return value
+
+    @property
+    def statistical(self) -> tuple[str, ...]:
+        """The guardrails among which alpha is divided."""
+        return tuple(name for name in ("itl_p95", "error_rate", "acceptance") if getattr(self, name) is not None)
+
+
+class OnNoData(Section):
+    """What to do when the canary has requests and nothing is heard of them."""
+
+    hold: Duration = Field(120.0, gt=0)
+    then: Literal["rollback", "hold"] = "rollback"
+
+
+class Eligible(Section):
+    """Which requests take part; see `fleet.traffic.Eligibility`."""
+
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    min_max_tokens: int | None = Field(None, ge=1)
+    sampling: SamplingMode | None = None
+    tenants: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict)
+
+    def rule(self) -> Eligibility:
+        headers = tuple(sorted((name.lower(), value) for name, value in self.headers.items()))
+        return Eligibility(self.max_prompt_tokens, self.min_max_tokens, self.sampling, self.tenants, headers)
+
+
+class Plan(Section):
+    """A rollout from the first request to promotion."""
+
+    stable: PathName
+    canary: PathName
+    eligible: Eligible = Eligible()
+    steps: tuple[Step, ...] = Field(min_length=1, max_length=50)
+    holdback: float = Field(0.0, ge=0, le=50, description="Percent that stays on stable after promotion.")
+    window: Duration = Field(30.0, ge=1, le=3600)
+    alpha: float = Field(0.05, gt=0, le=0.2, description="Chance of any false rollback in the whole rollout.")
+    guardrails: Guardrails = Guardrails()
+    on_no_data: OnNoData = OnNoData()
+    min_requests: int = Field(50, ge=1, description="Canary requests that each step must have seen end.")
+    min_windows: int = Field(5, ge=1, description="Full windows that each step must have judged.")
+    warmup_windows: int = Field(1, ge=0, le=100, description="Windows after a change of weight that latency ignores.")
+    last_step: Literal["non_inferior", "no_harm"] = Field(
+        "non_inferior", description="What the step before 100 % must have shown of itl_p95."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_carried_out(self) -> Plan:
+        weights = [step.weight for step in self.steps]
+        if self.stable == self.canary:
+            raise ValueError("stable and canary must be different paths")
+        if any(after <= before for before, after in pairwise(weights)):
+            raise ValueError(f"the weights of the steps must increase: {', '.join(f'{w:g}' for w in weights)}")
+        if weights[-1] != 100:
+            raise ValueError("the last step must have weight 100")
+        for number, step in enumerate(self.steps[:-1], start=1):
+            if step.bake < self.window:
+                raise ValueError(f"step {number} must bake at least one window ({self.window:g}s), not {step.bake:g}s")
+        if 0 < self.steps[-1].bake < self.window:
+            raise ValueError(f"the last step must bake one window ({self.window:g}s) or not at all")
+        if len(weights) > 1 and weights[-2] > 100 - self.holdback:
+            raise ValueError(f"holdback {self.holdback:g} leaves no room for a step at weight {weights[-2]:g}")
+        if self.on_no_data.hold < self.window:
+            raise ValueError(f"on_no_data.hold must be at least one window ({self.window:g}s)")
+        return self
+
+    @property
+    def alpha_each(self) -> float:
+        """Bonferroni's share of alpha for one statistical guardrail."""
+        return self.alpha / max(1, len(self.guardrails.statistical))
+
+    @property
+    def planned_windows(self) -> float:
+        """Windows in all bakes together."""
+        return max(1.0, sum(step.bake for step in self.steps) / self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class PathFacts:
+    """What the fleet's config says of a path."""
+
+    replicas: int
+    """How many are wanted."""
+    is_speculative: bool
+
+
+def read_plan(raw: Mapping[str, Any]) -> Plan:
+    """The plan in a mapping as YAML or JSON gives it; ConfigError names every wrong field in one line."""
+    try:
+        return Plan.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from error
+
+
+def misfits(plan: Plan, paths: Mapping[str, PathFacts], stable: str) -> list[str]:
+    """Why this fleet cannot carry out the plan, one line each; empty when it can."""
+    found = [
+        f"{role}: no path '{name}'; there are: {', '.join(sorted(paths))}"
+        for role, name in (("stable", plan.stable), ("canary", plan.canary))
+        if name not in paths
+    ]
+    if plan.stable in paths and plan.stable != stable:
+        found.append(f"stable: the fleet's stable path is '{stable}', not '{plan.stable}'")
+    canary = paths.get(plan.canary)
+    if canary and not canary.is_speculative and plan.guardrails.acceptance:
+        found.append(f"guardrails.acceptance: '{plan.canary}' does not speculate, so it has no acceptance")
+    return found
+
+
+def cautions(plan: Plan) -> list[str]:
+    """What is allowed and seldom wise, one line each."""
+    found = []
+    if plan.window < 10:
+        found.append(f"window: {plan.window:g}s suits drills; below 10s windows depend on each other (30s is usual)")
+    if not plan.guardrails.statistical:
+        found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
+    if len(plan.steps) == 1:
+        found.append("steps: everything moves at once, so there is no baseline to compare with")
+    for number, step in enumerate(plan.steps[:-1], start=1):
+        needed = (plan.min_windows + plan.warmup_windows + 1) * plan.window
+        if step.bake < needed:
+            found.append(f"step {number}: {plan.min_windows} judged windows take {needed:g}s, not {step.bake:g}s")
+    return found
