@@ -1,0 +1,153 @@
+"""Routing decisions: eligible, overridden, sticky, monotone, and blind to keys that stand for a crowd."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import BadRequest
+from fleet.traffic import Eligibility, SamplingMode, Split
+from router.split import AssignmentKeys, CurrentSplit, RequestFacts, choose_path, is_eligible, position_of
+
+PATHS = ("baseline", "speculative")
+
+
+def facts(request_id: str = "r", user: str | None = None, **more: object) -> RequestFacts:
+    defaults: dict[str, object] = {"prompt_tokens": 10, "max_tokens": 100, "is_greedy": False}
+    return RequestFacts(request_id=request_id, user=user, **(defaults | more))  # type: ignore[arg-type]
+
+
+def split(percent: float, salt: str = "s", eligible: Eligibility = Eligibility()) -> Split:  # noqa: B008 - frozen
+    return Split(1, "baseline", "speculative", percent, salt, eligible)
+
+
+def path_of(user: str, percent: float, salt: str = "s") -> str:
+    return choose_path(split(percent, salt), facts(user=user), AssignmentKeys(("user",)), PATHS).path
+
+
+@pytest.mark.parametrize("percent", [1.0, 5.0, 25.0, 50.0, 98.0])
+def test_the_share_of_users_on_the_canary_is_the_weight_within_binomial_bounds(percent: float) -> None:
+    users = 4000
+    canary = sum(path_of(f"user-{i}", percent) == "speculative" for i in range(users))
+    sigma = math.sqrt(users * percent / 100 * (1 - percent / 100))
+    assert abs(canary - users * percent / 100) < 4 * sigma
+
+
+@given(st.text(max_size=30), st.floats(0, 100), st.floats(0, 100))
+def test_raising_the_weight_never_moves_a_user_back(user: str, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    if path_of(user, low) == "speculative":
+        assert path_of(user, high) == "speculative"
+
+
+@given(st.text(max_size=30), st.floats(0, 100))
+def test_a_user_stays_in_its_arm_while_the_weight_stands(user: str, percent: float) -> None:
+    keys = AssignmentKeys(("user",))
+    first, second = (choose_path(split(percent), facts(r, user=user or "u"), keys, PATHS) for r in ("a", "b"))
+    assert first == second
+
+
+def test_weight_0_and_100_leave_no_exception() -> None:
+    assert {path_of(f"u{i}", 0.0) for i in range(2000)} == {"baseline"}
+    assert {path_of(f"u{i}", 100.0) for i in range(2000)} == {"speculative"}
+
+
+def test_two_rollouts_draw_their_canary_users_independently() -> None:
+    users = [f"user-{i}" for i in range(4000)]
+    first, second = ({u for u in users if path_of(u, 50, salt) == "speculative"} for salt in ("one", "two"))
+    assert abs(len(first & second) - 1000) < 4 * math.sqrt(4000 * 0.25 * 0.75)
+
+
+@given(st.text(), st.text())
+def test_positions_lie_in_the_half_open_unit_interval(salt: str, key: str) -> None:
+    assert 0.0 <= position_of(salt, key) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits", "fails"),
+    [
+        (Eligibility(max_prompt_tokens=10), {"prompt_tokens": 10}, {"prompt_tokens": 11}),
+        (Eligibility(min_max_tokens=16), {"max_tokens": 16}, {"max_tokens": 15}),
+        (Eligibility(sampling=SamplingMode.GREEDY), {"is_greedy": True}, {"is_greedy": False}),
+        (Eligibility(sampling=SamplingMode.SAMPLED), {"is_greedy": False}, {"is_greedy": True}),
+        (Eligibility(tenants=("acme",)), {"tenant": "acme"}, {"tenant": "other"}),
+        (Eligibility(tenants=("ann",)), {"user": "ann"}, {}),
+        (Eligibility(headers=(("X-Tier", "gold"),)), {"headers": {"x-tier": "gold"}}, {"headers": {"x-tier": "tin"}}),
+    ],
+)
+def test_each_eligibility_bound_counts(rule: Eligibility, fits: dict[str, object], fails: dict[str, object]) -> None:
+    assert is_eligible(facts(**fits), rule)  # type: ignore[arg-type]
+    assert not is_eligible(facts(**fails), rule)  # type: ignore[arg-type]
+
+
+def test_ineligible_requests_stay_on_stable_outside_the_comparison() -> None:
+    choice = choose_path(
+        split(100, eligible=Eligibility(min_max_tokens=500)), facts(), AssignmentKeys(("user",)), PATHS
+    )
+    assert (choice.path, choice.is_compared) == ("baseline", False)
+
+
+def test_the_override_header_wins_and_is_not_compared() -> None:
+    choice = choose_path(split(100), facts(headers={"x-fleet-path": "baseline"}), AssignmentKeys(("user",)), PATHS)
+    assert (choice.path, choice.is_compared) == ("baseline", False)
+
+
+def test_an_override_to_an_unknown_path_is_a_bad_request_that_names_the_header() -> None:
+    with pytest.raises(BadRequest, match="no path 'fast'") as caught:
+        choose_path(split(0), facts(headers={"x-fleet-path": "fast"}), AssignmentKeys(("user",)), PATHS)
+    assert caught.value.param == "x-fleet-path"
+
+
+def test_without_a_rollout_nothing_is_compared() -> None:
+    choice = choose_path(Split(3, "baseline"), facts(), AssignmentKeys(("user",)), PATHS)
+    assert (choice.path, choice.is_compared) == ("baseline", False)
+
+
+def test_the_first_present_key_of_the_list_is_used() -> None:
+    keys = AssignmentKeys(("header:X-Session-Id", "user", "request_id"))
+    assert keys.key_of(facts("r1", user="ann", headers={"x-session-id": "s1"}), "salt") == "header:X-Session-Id=s1"
+    assert keys.key_of(facts("r2", user="ann"), "salt") == "user=ann"
+    assert keys.key_of(facts("r3"), "salt") == "request_id=r3"
+    assert AssignmentKeys(("user",)).key_of(facts("r4"), "salt") == "request_id=r4"
+
+
+def test_a_key_shared_by_a_large_part_of_the_traffic_is_passed_over_for_good_and_others_are_untouched() -> None:
+    keys = AssignmentKeys(("user", "request_id"))
+    seen = {"product": [], "normal": []}  # type: ignore[var-annotated]
+    for i in range(1200):
+        user = "product" if i % 2 else f"user-{i % 100}"
+        seen["product" if i % 2 else "normal"].append(keys.key_of(facts(f"r{i}", user=user), "salt"))
+    assert set(seen["product"][150:]) == {f"request_id=r{i}" for i in range(301, 1200, 2)}
+    assert all(key.startswith("user=user-") for key in seen["normal"])
+    for i in range(2000):
+        keys.key_of(facts(f"q{i}", user=f"user-{i % 100}"), "salt")
+    assert keys.key_of(facts("later", user="product"), "salt") == "request_id=later"
+    assert keys.key_of(facts("later", user="product"), "another salt") == "user=product"
+
+
+def test_a_quiet_fleet_marks_no_key_as_heavy() -> None:
+    keys = AssignmentKeys(("user",))
+    assert {keys.key_of(facts(f"r{i}", user="only"), "salt") for i in range(199)} == {"user=only"}
+
+
+def test_everything_is_on_stable_until_the_controller_has_spoken() -> None:
+    current = CurrentSplit("baseline")
+    assert current.split == Split(0, "baseline")
+    current.adopt(split(5), knows_of_trips=True)
+    assert current.split.canary_percent == 5
+    current.adopt(Split(1, "baseline"), knows_of_trips=True)
+    assert current.split.canary_percent == 5, "an older or equal version changes nothing"
+
+
+def test_a_trip_holds_the_canary_at_0_until_a_newer_split_that_knows_of_it() -> None:
+    current = CurrentSplit("baseline")
+    current.adopt(split(50), knows_of_trips=True)
+    assert not current.trip("baseline")
+    assert current.trip("speculative")
+    assert not current.trip("speculative")
+    assert current.split.canary_percent == 0
+    current.adopt(Split(2, "baseline", "speculative", 100, "s"), knows_of_trips=False)
+    assert (current.version, current.split.canary_percent) == (2, 0)
+    current.adopt(Split(3, "baseline", "speculative", 5, "s"), knows_of_trips=True)
+    assert current.split.canary_percent == 5
