@@ -29,7 +29,7 @@ class RoundTimer:
         self.mean += MEAN_GAIN * (seconds - self.mean)
 
     def budget(self) -> float:
-        """The longest wait that is still normal: mean + 4 deviations within the bounds; the ceiling before any sample."""
+        """The longest wait that is still normal: mean + 4 deviations within the bounds; at first the ceiling."""
         if self.mean is None:
             return self.ceiling
         return min(self.ceiling, max(self.floor, self.mean + DEVIATIONS * self.deviation))

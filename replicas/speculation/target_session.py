@@ -6,7 +6,7 @@ draft sends only changes what is known, so that a broken draft cannot make the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -311,10 +311,3 @@ class TargetSession:
         if self._breaker.is_open and now >= self._breaker.retry_at:
             self._heard_at = now
             self._advance_breaker(BreakerEvent.PAUSE_ELAPSED, now)
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def quarantined(self) -> Mapping[int, int]:
-        """Sequence id -> engine epoch of the sequences that no draft works on any more."""
-        return {key: s.opening.epoch for key, s in self._sequences.items() if s.is_quarantined}
