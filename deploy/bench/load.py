@@ -1,0 +1,218 @@
+"""Drives an OpenAI-compatible endpoint with chat requests, closed or open loop, and collects what came back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from deploy.bench.answer import Answer
+from deploy.bench.load_plan import Conversation, LoadPlan, conversations
+from deploy.bench.load_result import LoadResult, RequestRecord, render, summarise
+from deploy.bench.prompts import SHIPPED_PROMPTS, load_prompts
+from fleet.clock import Clock, SystemClock
+from fleet.config import resolve_secret
+from fleet.errors import ConfigError
+from fleet.traffic import Outcome
+from router.stopwatch import Stopwatch
+
+
+async def drive(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | None = None) -> LoadResult:
+    """Carry the plan out against the server at `plan.url`.
+
+    `on_record` hears of every request as it ends. Raises `ConfigError` where no server answers at all;
+    requests that fail later are part of the result.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    timeout = httpx.Timeout(plan.timeout_seconds, connect=10.0)
+    async with httpx.AsyncClient(base_url=plan.url, limits=limits, timeout=timeout) as client:
+        return await LoadDriver(plan, client, SystemClock(), on_record).run()
+
+
+class LoadDriver:
+    """One run of one plan over a client that the caller owns."""
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        client: httpx.AsyncClient,
+        clock: Clock,
+        on_record: Callable[[RequestRecord], None] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._client = client
+        self._clock = clock
+        self._on_record = on_record
+        self._records: list[RequestRecord] = []
+        self._headers = {"authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
+        if plan.path is not None:
+            self._headers["x-fleet-path"] = plan.path
+        self._model = plan.model or ""
+        self._started = 0.0
+
+    async def run(self) -> LoadResult:
+        if not self._model:
+            self._model = await self._served_model()
+        self._started = self._clock.monotonic()
+        source = conversations(self._plan)
+        async with asyncio.TaskGroup() as group:
+            if self._plan.concurrency is None:
+                await self._arrive(source, group)
+            else:
+                for _ in range(self._plan.concurrency):
+                    group.create_task(self._work(source))
+        elapsed = self._clock.monotonic() - self._started
+        return LoadResult(tuple(self._records), elapsed)
+
+    async def _work(self, source: Iterator[Conversation]) -> None:
+        """Closed loop: hold one conversation after the other."""
+        duration = self._plan.duration_seconds
+        for conversation in source:
+            now = self._clock.monotonic()
+            if duration is not None and now - self._started >= duration:
+                return
+            await self._hold(conversation, now)
+
+    async def _arrive(self, source: Iterator[Conversation], group: asyncio.TaskGroup) -> None:
+        """Open loop: begin every conversation when it is due, however many are open."""
+        for conversation in source:
+            due = self._started + (conversation.due_seconds or 0.0)
+            await asyncio.sleep(due - self._clock.monotonic())
+            group.create_task(self._hold(conversation, due))
+
+    async def _hold(self, conversation: Conversation, due: float) -> None:
+        """Ask turn after turn; a turn that fails ends the conversation, as its answer is missing."""
+        messages: list[dict[str, str]] = []
+        for turn in range(conversation.turns):
+            messages.append({"role": "user", "content": conversation.prompt.turns[turn]})
+            record = await self._ask(conversation, turn, messages, due)
+            self._records.append(record)
+            if self._on_record is not None:
+                self._on_record(record)
+            if record.outcome is not Outcome.DONE:
+                return
+            messages.append({"role": "assistant", "content": record.text})
+            due = self._clock.monotonic()
+
+    async def _ask(
+        self, conversation: Conversation, turn: int, messages: list[dict[str, str]], due: float
+    ) -> RequestRecord:
+        answer = Answer(Stopwatch(due))
+        sent = self._clock.monotonic()
+        status: int | None = None
+        try:
+            headers = {**self._headers, "x-session-id": conversation.user}
+            body = self._body(messages, conversation.seed + turn)
+            async with self._client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+                status = response.status_code
+                if status == httpx.codes.OK:
+                    async for line in response.aiter_lines():
+                        if line.startswith("data: "):
+                            answer.feed(line.removeprefix("data: "), self._clock.monotonic())
+                else:
+                    answer.error = (await response.aread()).decode(errors="replace")[:500]
+            outcome = Outcome.SHED if status == httpx.codes.TOO_MANY_REQUESTS else answer.outcome()
+        except httpx.TimeoutException:
+            outcome, answer.error = Outcome.TIMED_OUT, "no answer in time"
+        except (httpx.TransportError, ValueError) as error:
+            outcome, answer.error = Outcome.FAILED, f"{type(error).__name__}: {error}"
+        return RequestRecord.of(conversation, turn, answer, outcome=outcome, status=status, sent=sent)
+
+    def _body(self, messages: list[dict[str, str]], seed: int) -> dict[str, Any]:
+        return {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": self._plan.max_tokens,
+            "temperature": self._plan.temperature,
+            "seed": seed,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+
+    async def _served_model(self) -> str:
+        try:
+            response = await self._client.get("/v1/models", headers=self._headers)
+            response.raise_for_status()
+            return str(response.json()["data"][0]["id"])
+        except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+            raise ConfigError(f"{self._plan.url} does not say which model it serves: {error}") from error
+
+
+def load_command(  # noqa: PLR0913 - one argument per option
+    url: Annotated[str, typer.Option(help="Base of the API.")] = "http://127.0.0.1:8000",
+    concurrency: Annotated[int | None, typer.Option(help="Closed loop: conversations held open. (Default 4.)")] = None,
+    rate: Annotated[float | None, typer.Option(help="Open loop: conversations begun per second (Poisson).")] = None,
+    requests: Annotated[int | None, typer.Option(help="Stop after so many requests. (Default 200.)")] = None,
+    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
+    users: Annotated[int, typer.Option(help="Distinct x-session-id values.")] = 100,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
+    prompts: Annotated[Path, typer.Option(help="JSON lines: id or question_id, category, turns.")] = SHIPPED_PROMPTS,
+    category: Annotated[list[str] | None, typer.Option(help="Only these categories; may be repeated.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name in the API. (Default: the one served.)")] = None,
+    path: Annotated[str | None, typer.Option(help="Send everything to this path (x-fleet-path).")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The key, or 'env:NAME' or 'file:PATH'.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write every request as a JSON line.")] = None,
+) -> None:
+    """Send load from the shipped prompts and show latency, throughput and acceptance by path."""
+    chosen = tuple(prompt for prompt in load_prompts(prompts) if not category or prompt.category in category)
+    plan = LoadPlan(
+        url=url,
+        prompts=chosen,
+        concurrency=4 if concurrency is None and rate is None else concurrency,
+        rate_per_second=rate,
+        requests=200 if requests is None and duration is None else requests,
+        duration_seconds=duration,
+        users=users,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        model=model,
+        api_key=None if api_key is None else resolve_secret(api_key),
+        path=path,
+    )
+    console = Console()
+    result = _drive_with_progress(plan, console)
+    console.print(render(summarise(result)))
+    if save is not None:
+        save.write_text("".join(json.dumps(asdict(record)) + "\n" for record in result.records), encoding="utf-8")
+
+
+def _drive_with_progress(plan: LoadPlan, console: Console) -> LoadResult:
+    """Drive; Ctrl-C ends the run early and keeps what was collected."""
+    records: list[RequestRecord] = []
+    clock = SystemClock()
+    started = clock.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("requests", total=plan.requests)
+
+        def note(record: RequestRecord) -> None:
+            records.append(record)
+            progress.advance(task)
+
+        try:
+            return asyncio.run(drive(plan, note))
+        except KeyboardInterrupt:
+            return LoadResult(tuple(records), clock.monotonic() - started)
+
+
+def main() -> None:
+    try:
+        typer.run(load_command)
+    except ConfigError as error:
+        Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()
