@@ -98,7 +98,7 @@ class PathTally:
     request_acceptance: LogHistogram = field(default_factory=LogHistogram)
     """One value per finished request: 1 + accepted/drafted (shifted so that 0 has a bucket)."""
     stalled: int = 0
-    """Open gaps of streams in flight that exceeded the stall limit when the report was made."""
+    """Full seconds of silence of streams in flight. After a stream's first token each also adds one value to `itl`."""
     finish_reasons: dict[str, int] = field(default_factory=dict)
     itl: LogHistogram = field(default_factory=LogHistogram)
     ttft: LogHistogram = field(default_factory=LogHistogram)

@@ -1,0 +1,179 @@
+"""Accounts and reports: charged to the assigned path, counted exactly once, and silence is not perfection."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.generation import FinishReason, Round, TokenChunk
+from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally, RouterReport
+from router.ledger import Account, Ledger
+from router.split import Assignment
+
+CANARY = Assignment("speculative", is_compared=True)
+OVERRIDDEN = Assignment("speculative", is_compared=False)
+
+
+def chunk(
+    tokens: int, *, finish: FinishReason | None = None, round: Round | None = None, queue: float | None = None
+) -> TokenChunk:
+    return TokenChunk("r", tuple(range(tokens)), "x" * tokens, finish=finish, round=round, queue_seconds=queue)
+
+
+def report_of(ledger: Ledger, now: float = 0.0) -> RouterReport:
+    return ledger.next_report(now, applied_split=7, queued=2)
+
+
+def opened(ledger: Ledger, assignment: Assignment = CANARY, name: str = "r", choices: int = 1) -> Account:
+    account = ledger.open(name, assignment, 10.0, choices)
+    account.admitted(10.5, prompt_tokens=12)
+    return account
+
+
+def test_a_request_is_counted_from_admission_to_outcome() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    account.note(0, 11.0, chunk(1, queue=0.25))
+    account.note(0, 11.1, chunk(3, round=Round(4, 2)))
+    account.note(0, 11.2, chunk(1, round=Round(4, 0)))
+    account.note(0, 11.3, chunk(1, round=Round(0, 0, late=True)))
+    account.note(0, 11.4, chunk(2, finish=FinishReason.STOP, round=Round(4, 1)))
+    assert report_of(ledger).in_flight == {"speculative": 0}
+    ledger.acknowledge(1)
+    account.close(Outcome.DONE)
+    tally = report_of(ledger).compared["speculative"]
+    assert tally.outcomes == {"done": 1}
+    assert tally.request_acceptance.total == 1
+    assert tally.assigned == 0, "already reported"
+
+
+def test_the_first_report_holds_latencies_and_speculation_by_their_definitions() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    account.note(0, 11.0, chunk(1, queue=0.25))
+    account.note(0, 11.1, chunk(3, round=Round(4, 2)))
+    account.note(0, 11.2, chunk(1, round=Round(4, 0)))
+    account.note(0, 11.3, chunk(1, round=Round(0, 0, late=True)))
+    account.note(0, 11.4, chunk(2, finish=FinishReason.STOP, round=Round(4, 1)))
+    report = report_of(ledger)
+    tally = report.compared["speculative"]
+    assert (report.router_id, report.sequence, report.applied_split, report.queued) == ("router-1", 1, 7, 2)
+    assert (tally.assigned, tally.prompt_tokens, tally.output_tokens) == (1, 12, 8)
+    assert (tally.rounds, tally.drafted, tally.accepted, tally.rejected_rounds) == (3, 12, 3, 1)
+    assert (tally.empty_rounds, tally.late_rounds) == (1, 1)
+    assert tally.accepted_at == {0: 2, 1: 1}
+    assert tally.finish_reasons == {"stop": 1}
+    assert tally.ttft.mean() == pytest.approx(1.0)
+    assert tally.queue.mean() == pytest.approx(0.75)
+    assert tally.tpot.mean() == pytest.approx(0.4 / 7)
+    assert tally.e2e.mean() == pytest.approx(1.4)
+    assert (tally.gap.total, tally.itl.total) == (4, 7)
+    assert report.served["speculative"].to_json() == tally.to_json()
+
+
+def test_overridden_and_ineligible_requests_are_served_but_not_compared() -> None:
+    ledger = Ledger("router-1")
+    opened(ledger, CANARY, "a").note(0, 11.0, chunk(1))
+    opened(ledger, OVERRIDDEN, "b").note(0, 11.0, chunk(2))
+    report = report_of(ledger)
+    assert report.compared["speculative"].output_tokens == 1
+    assert report.served["speculative"].output_tokens == 3
+    assert report.in_flight == {"speculative": 2}
+
+
+def test_a_request_that_falls_back_stays_charged_to_its_path_and_counts_one_fallback() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    account.fell_back("baseline")
+    account.fell_back("baseline")
+    account.note(0, 11.0, chunk(1))
+    report = report_of(ledger)
+    assert report.compared["speculative"].fallbacks == 1
+    assert report.compared["speculative"].output_tokens == 1
+    assert "baseline" not in report.served
+    assert report.in_flight == {"baseline": 1}
+
+
+def test_shed_requests_show_in_what_is_served_only() -> None:
+    ledger = Ledger("router-1")
+    ledger.shed("baseline")
+    report = report_of(ledger)
+    assert report.compared == {}
+    assert report.served["baseline"].outcomes == {"shed": 1}
+    assert report.served["baseline"].assigned == 0
+
+
+def test_a_report_is_sent_again_unchanged_until_acknowledged_and_news_waits_for_the_next() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    first = report_of(ledger)
+    before = first.compared["speculative"].to_json()
+    account.note(0, 11.0, chunk(1))
+    ledger.tripped(HardTrip("speculative", HardTripKind.OOM, "no memory"))
+    assert report_of(ledger) is first
+    assert first.compared["speculative"].to_json() == before
+    assert ledger.has_trips
+    ledger.acknowledge(0)
+    assert report_of(ledger) is first
+    ledger.acknowledge(1)
+    second = report_of(ledger)
+    assert second.sequence == 2
+    assert second.compared["speculative"].output_tokens == 1
+    assert [trip.kind for trip in second.hard_trips] == [HardTripKind.OOM]
+    assert ledger.has_trips
+    ledger.acknowledge(2)
+    assert not ledger.has_trips
+    assert report_of(ledger).compared == {}
+
+
+def test_a_hung_stream_is_charged_for_every_second_of_silence_however_often_it_is_looked_at() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    account.note(0, 11.0, chunk(8))
+    account.note(0, 11.5, chunk(1))
+    totals = PathTally()
+    for quarter in range(1, 17):
+        report = report_of(ledger, 11.5 + quarter / 4)
+        totals.merge(report.compared.get("speculative", PathTally()))
+        ledger.acknowledge(report.sequence)
+    assert totals.stalled == 4
+    assert totals.itl.total == 1 + 4
+    assert (totals.itl.quantile(0.99) or 0.0) > 2.0 / 8
+
+
+def test_waiting_for_the_first_token_is_charged_as_silence_but_is_no_inter_token_latency() -> None:
+    ledger = Ledger("router-1")
+    opened(ledger)  # accepted at 10.0, admitted at 10.5
+    tally = report_of(ledger, 13.5).compared["speculative"]
+    assert (tally.stalled, tally.itl.total) == (3, 0)
+
+
+def test_streams_that_have_finished_are_never_silent() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger, choices=2)
+    account.note(0, 11.0, chunk(1, finish=FinishReason.STOP))
+    tally = report_of(ledger, 12.5).compared["speculative"]
+    assert tally.stalled == 2
+    assert not account.is_finished
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=60))
+def test_every_token_is_reported_exactly_once_whatever_is_lost_or_repeated(
+    steps: list[tuple[int, bool, bool]],
+) -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    sent = 0
+    stored: dict[int, int] = {}
+    for number, (tokens, reports, is_stored) in enumerate(steps):
+        if tokens:
+            account.note(0, 11.0 + number, chunk(tokens))
+            sent += tokens
+        if reports:
+            report = report_of(ledger, 11.0 + number)
+            if is_stored:
+                stored[report.sequence] = report.compared.get("speculative", PathTally()).output_tokens
+                ledger.acknowledge(report.sequence)
+    while (report := report_of(ledger, 99.0)).compared:
+        stored[report.sequence] = report.compared["speculative"].output_tokens
+        ledger.acknowledge(report.sequence)
+    assert sum(stored.values()) == sent
