@@ -1,0 +1,65 @@
+"""The same prompt and seed give the same text on every path, also when the draft dies in mid-stream."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
+
+SPECULATIVE = ("layers", "draft", "ngram")
+PROMPTS = 4
+LENGTH = 48
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("path", SPECULATIVE)
+async def test_a_speculative_path_answers_byte_for_byte_like_the_baseline(
+    fleet: Fleet, path: str, temperature: float
+) -> None:
+    options = {"temperature": temperature, "seed": 7, "max_tokens": LENGTH}
+    async with fleet.client() as client:
+        for prompt in prompts(PROMPTS):
+            wanted = await stream_text(client, prompt.turns[0], **options, **on_path("baseline"))
+            given = await stream_text(client, prompt.turns[0], **options, **on_path(path))
+            assert given == wanted
+
+
+@pytest.mark.parametrize("path", SPECULATIVE)
+async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
+    async with fleet.client() as client:
+        answer = await client.chat.completions.create(
+            model="SmolLM2-135M-Instruct",
+            messages=[{"role": "user", "content": "Count from one to thirty in words, then do it again."}],
+            max_tokens=64,
+            temperature=0,
+            **on_path(path),
+        )
+    assert answer.model_extra is not None
+    speculation = answer.model_extra["metrics"]["speculative_decoding"]
+    assert speculation["num_draft_tokens"] > 0
+    assert speculation["num_accepted_draft_tokens"] > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("path", ["layers", "draft"])
+async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet, path: str, temperature: float) -> None:
+    content = prompts(1)[0].turns[0]
+    options = {"temperature": temperature, "seed": 11, "max_tokens": 120}
+    wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
+    pid = fleet.path(path)["replicas"][0]["draft_pid"]
+    async with fleet.client() as client:
+        wanted = await stream_text(client, content, **options, **on_path("baseline"))
+        running = asyncio.create_task(stream_text(client, content, **options, **on_path(path)))
+        await asyncio.sleep(1.0)
+        assert not running.done()
+        kill(pid)
+        assert await running == wanted
+    wait_until(
+        lambda: (
+            fleet.path(path)["replicas"][0]["draft_pid"] not in (None, pid) and fleet.path(path)["draft"] == "healthy"
+        ),
+        seconds=90,
+        what=f"a new draft on {path}",
+    )

@@ -1,0 +1,87 @@
+"""Three bad canaries, each taken back by the guardrail it offends, without harm to a single stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from deploy.bench.load import drive
+from deploy.bench.load_plan import LoadPlan
+from deploy.bench.load_result import RequestRecord
+from fleet.traffic import Outcome
+from tests.e2e.harness import Fleet, on_path, prompts, stream_text
+
+LENGTH = 24
+PROMPTS = 6
+
+
+def rollback_plan(canary: str, guardrails: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "stable": "baseline",
+        "canary": canary,
+        "steps": [{"weight": 50, "bake": "10m"}, {"weight": 100}],
+        "window": "2s",
+        "warmup_windows": 1,
+        "guardrails": guardrails,
+    }
+
+
+async def roll_out_under_load(fleet: Fleet, name: str, plan: dict[str, Any]) -> tuple[int, list[RequestRecord]]:
+    """Exit code of `fleet canary start --wait` and every request that was served meanwhile."""
+    file = fleet.plan(name, plan)
+    started = fleet.run("canary", "start", "-f", str(file))
+    assert started.returncode == 0, started.stderr
+    records: list[RequestRecord] = []
+    load = LoadPlan(
+        url=fleet.url,
+        prompts=tuple(prompts(PROMPTS)),
+        concurrency=4,
+        duration_seconds=400,
+        users=60,
+        max_tokens=LENGTH,
+        temperature=0.0,
+    )
+    driver = asyncio.create_task(drive(load, records.append))
+    waited = await asyncio.to_thread(fleet.run, "canary", "status", "-w", "--timeout", "380", timeout=400)
+    await asyncio.sleep(4)
+    driver.cancel()
+    await asyncio.gather(driver, return_exceptions=True)
+    return waited.returncode, records
+
+
+@pytest.mark.parametrize(
+    ("canary", "guardrail", "guardrails"),
+    [
+        ("slow", "itl_p95", {"itl_p95": {"max_increase": "10%"}}),
+        ("useless", "acceptance", {"acceptance": {"max_decrease": "10%", "reference": 0.3}}),
+        ("oom", "oom", {"error_rate": {"max_increase": "5pp"}}),
+    ],
+)
+async def test_a_bad_canary_is_taken_back_and_no_stream_notices(
+    fleet: Fleet, canary: str, guardrail: str, guardrails: dict[str, Any]
+) -> None:
+    async with fleet.client() as client:
+        wanted = {
+            prompt.id: await stream_text(
+                client, prompt.turns[0], max_tokens=LENGTH, temperature=0, **on_path("baseline")
+            )
+            for prompt in prompts(PROMPTS)
+        }
+    code, records = await roll_out_under_load(fleet, f"bad-{canary}", rollback_plan(canary, guardrails))
+    assert code == 3
+
+    history = json.loads(fleet.run("canary", "history", "-o", "json").stdout)
+    last = history["events"][-1]
+    assert last["state"] == "rolled_back"
+    assert last["weight"] == 0
+    rollout = fleet.status()["rollout"]
+    assert rollout["state"] == "rolled_back"
+    assert guardrail in rollout["reason"]
+
+    assert {record.outcome for record in records} == {Outcome.DONE}
+    first_turns = [record for record in records if record.turn == 0]
+    assert len(first_turns) > 20
+    assert all(record.text == wanted[record.prompt_id] for record in first_turns)
