@@ -1,0 +1,117 @@
+"""Which token follows: a deterministic function of logits, sampling parameters, seed and output position.
+
+Order: logit_bias, penalties, min_tokens (`adjustments`), then temperature, min_p, top-k, top-p and the draw (`race`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fleet.errors import FleetError
+from fleet.generation import SamplingParams, TokenLogprob
+from replicas.engine.adjustments import adjusted, is_adjusted
+from replicas.engine.noise import stream_key
+from replicas.engine.race import distribution, first_of_the_best, race
+
+
+class UnusableLogits(FleetError):
+    """The model gave NaN or infinity, or the request left no token to follow; `rows` are the indexes of such rows."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        super().__init__("the logits allow no token: not a number, infinite, or every token is forbidden")
+        self.rows = tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one row of logits is sampled with."""
+
+    sampling: SamplingParams
+    choice_index: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    """Committed output followed by the drafted tokens before this row; its length is the absolute output position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A drawn token; its log-probability is the model's own, before bias, penalties and temperature."""
+
+    token_id: int
+    logprob: TokenLogprob | None
+    """None unless the request asked for it."""
+
+
+class Sampler:
+    """Draws from rows of logits. Ids from `vocab_size` on are padding of the model's output and never drawn."""
+
+    def __init__(self, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> list[Sample]:
+        """One token per row of `logits` (float32 [R, V], V ≥ vocab_size), each as its draw says.
+
+        A row's token depends on nothing but that row and its draw. Raises UnusableLogits with the rows that allow no
+        token; the others can be sampled again without them.
+        """
+        logits = logits[:, : self._vocab_size]
+        token_ids = self._token_ids(logits, draws)
+        asking = [row for row, draw in enumerate(draws) if draw.sampling.logprobs is not None]
+        top = max((draws[row].sampling.logprobs or 0 for row in asking), default=0)
+        logprobs = self.logprobs(logits[asking], [token_ids[row] for row in asking], top) if asking else []
+        found = dict(zip(asking, logprobs, strict=True))
+        return [Sample(token_id, _asked(found.get(row), draws[row])) for row, token_id in enumerate(token_ids)]
+
+    def logprobs(self, logits: Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+        """The model's natural log-probability of one token per row ([R, V]), and of the row's `top` likeliest."""
+        logs = logits[:, : self._vocab_size].log_softmax(-1)
+        chosen = logs.gather(1, torch.tensor(token_ids, device=logs.device)[:, None])[:, 0]
+        likeliest = logs.topk(min(top, self._vocab_size))
+        rows = zip(token_ids, chosen.tolist(), likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+        return [TokenLogprob(token_id, log, tuple(zip(ids, logs, strict=True))) for token_id, log, ids, logs in rows]
+
+    def probabilities(self, logits_row: Tensor, draw: Draw) -> Tensor:
+        """The exact distribution that `sample` draws this row's token from: float64 [vocab_size].
+
+        At temperature 0 all of it is on one token.
+        """
+        row = self._adjusted(logits_row[: self._vocab_size], draw)
+        if not draw.sampling.is_greedy:
+            return distribution(row, draw.sampling)
+        probabilities = torch.zeros(len(row), dtype=torch.float64, device=row.device)
+        return probabilities.index_fill(0, first_of_the_best(row[None]), 1.0)
+
+    def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+        token_ids, usable = _best(logits)
+        for index, draw in enumerate(draws):
+            row = logits[index]
+            if usable[index] and is_adjusted(draw.sampling, len(draw.output_token_ids)):
+                row = self._adjusted(row, draw)
+                (token_ids[index],), (usable[index],) = _best(row[None])
+            if usable[index] and not draw.sampling.is_greedy:
+                position = len(draw.output_token_ids)
+                token_ids[index] = race(row, draw.sampling, stream_key(draw.sampling.seed, draw.choice_index, position))
+        if not all(usable):
+            raise UnusableLogits([index for index, is_usable in enumerate(usable) if not is_usable])
+        return token_ids
+
+    def _adjusted(self, row: Tensor, draw: Draw) -> Tensor:
+        if not is_adjusted(draw.sampling, len(draw.output_token_ids)):
+            return row
+        return adjusted(row, draw.sampling, draw.prompt_token_ids, draw.output_token_ids, self._eos_token_ids)
+
+
+def _best(rows: Tensor) -> tuple[list[int], list[bool]]:
+    """Each row's likeliest token, and whether its logit is a number: [R, V]."""
+    best = first_of_the_best(rows)
+    return best.tolist(), rows.gather(1, best[:, None])[:, 0].isfinite().tolist()
+
+
+def _asked(logprob: TokenLogprob | None, draw: Draw) -> TokenLogprob | None:
+    """With as many alternatives as this draw wants; they were looked up for all rows at once."""
+    return logprob and replace(logprob, top=logprob.top[: draw.sampling.logprobs])
