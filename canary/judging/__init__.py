@@ -1,0 +1,1 @@
+"""One file per statistical guardrail: how its evidence grows window by window, and what it says."""
