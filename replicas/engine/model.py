@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from fleet.errors import ConfigError, OutOfMemory
 from replicas.engine.attention import ATTENTION_NAME, ArenaShape, KvArena, PackedStep, Span
+from replicas.engine.packed_linear import compute_dtype, pack_linears
 
 SUPPORTED_FAMILIES = ("gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 # These change a token's rotation with the longest position in the batch: neighbours would change the answer.
@@ -117,8 +118,8 @@ def load_model(
 ) -> Model:
     """The model in a Hugging Face folder, with `layers` only its first layers, final norm and head.
 
-    `dtype` is bfloat16 or float32. Raises ConfigError where the architecture or a size does not fit, and
-    OutOfMemory where weights or arena do not.
+    `dtype` is bfloat16 or float32, `device` cpu or cuda. Raises ConfigError where the architecture or a size
+    does not fit, and OutOfMemory where weights or arena do not.
     """
     config = load_config(folder, layers=layers)
     limit = max_model_len or config.max_position_embeddings
@@ -130,10 +131,12 @@ def load_model(
             config=config,
             dtype=getattr(torch, dtype),
             attn_implementation=ATTENTION_NAME,
-            device_map=device,
             local_files_only=True,
         )
-    module.requires_grad_(False)
+        target = torch.device(device)
+        nn.Module.to(module.requires_grad_(False), device=target, dtype=compute_dtype(dtype, target))
+        if target.type == "cpu":
+            pack_linears(module)
     return TransformersModel(module, kv_tokens=kv_tokens, max_model_len=limit)
 
 
@@ -161,10 +164,9 @@ def head_dim(config: PreTrainedConfig) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def kv_bytes_per_token(config: PreTrainedConfig, dtype: str) -> int:
-    """Bytes that one cached token takes in all layers."""
-    elements = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config)
-    return int(elements * getattr(torch, dtype).itemsize)
+def kv_elements_per_token(config: PreTrainedConfig) -> int:
+    """Numbers that one cached token takes in all layers."""
+    return int(2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config))
 
 
 @contextmanager
