@@ -33,7 +33,8 @@ async def drive(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | Non
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(plan.timeout_seconds, connect=10.0)
-    async with httpx.AsyncClient(base_url=plan.url, limits=limits, timeout=timeout) as client:
+    # trust_env off: a proxy in between would be measured with the fleet.
+    async with httpx.AsyncClient(base_url=plan.url, limits=limits, timeout=timeout, trust_env=False) as client:
         return await LoadDriver(plan, client, SystemClock(), on_record).run()
 
 
