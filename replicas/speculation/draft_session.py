@@ -6,9 +6,8 @@ Sans-IO: the worker feeds messages in, runs the work that comes out, and sends w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fleet.errors import ProtocolViolation
 from replicas.speculation.drafting import DraftedToken, Drafting, DraftWork
 from replicas.speculation.messages import (
     Closing,
@@ -16,8 +15,8 @@ from replicas.speculation.messages import (
     Opening,
     Resync,
     SequenceKey,
+    SequenceMessage,
     SequenceVerdict,
-    TargetMessage,
 )
 
 
@@ -50,19 +49,17 @@ class DraftSession:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def receive(self, message: TargetMessage, now: float) -> None:
-        """Take in what the target sent. Raises ProtocolViolation for a second welcome."""
+    def receive(self, message: SequenceMessage, now: float) -> None:
+        """Take in what the target sent; what does not fit is ignored, or asked for again."""
         match message:
             case Opening():
                 self._open(message, now)
             case Closing():
                 for sequence_id in message.sequence_ids:
                     self._release(sequence_id)
-            case tuple():
-                for verdict in message:
+            case verdicts:
+                for verdict in verdicts:
                     self._settle(verdict, now)
-            case _:
-                raise ProtocolViolation(f"{type(message).__name__} in the middle of a session")
 
     def expire(self, now: float) -> None:
         """Forget the sequences that were not heard of for a whole lease."""
@@ -133,7 +130,7 @@ class DraftSession:
             return
         asked = min(opening.draft_length, self._limits.max_draft_tokens)
         self._sequences[opening.sequence_id] = Drafting(
-            opening,
+            replace(opening, sampling=replace(opening.sampling, logprobs=None, prompt_logprobs=False)),
             context_limit=self._limits.max_model_len,
             asked=asked,
             asked_at=now,

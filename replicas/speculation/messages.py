@@ -108,4 +108,5 @@ class Closing:
 
 DraftMessage = Hello | tuple[Proposal, ...] | Resync
 """A tuple without proposals says: alive, still reading a prompt."""
-TargetMessage = Welcome | Refused | Opening | tuple[SequenceVerdict, ...] | Closing
+SequenceMessage = Opening | tuple[SequenceVerdict, ...] | Closing
+TargetMessage = Welcome | Refused | SequenceMessage
