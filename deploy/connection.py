@@ -1,0 +1,27 @@
+"""Which fleet a command talks to, and with which token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deploy.admin_client import AdminClient
+from deploy.fleet_state import read_state
+from fleet.config import resolve_secret, state_folder
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+Url = Annotated[str | None, typer.Option("--url", envvar="FLEET_URL", help="The fleet; default: the local one.")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="FLEET_ADMIN_TOKEN", help="Admin token; default: the local fleet's.")
+]
+
+
+def connect(url: str | None, token: str | None) -> AdminClient:
+    """The fleet at `url`, else the local one; the local fleet's token is sent to no other."""
+    state = read_state(state_folder())
+    target = (url or (state.url if state else DEFAULT_URL)).rstrip("/")
+    if token is None and state is not None and state.url == target:
+        token = resolve_secret(state.admin_token)
+    return AdminClient(target, token)

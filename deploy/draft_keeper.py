@@ -1,0 +1,106 @@
+"""Keeps one draft worker alive beside its target: starts it in the second bundle, restarts it with back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fleet.config import DraftResources
+
+if TYPE_CHECKING:
+    from replicas.draft_worker import DraftSettings
+
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+LOST_SECONDS = 15.0
+
+logger = logging.getLogger("ray.serve")
+
+
+def restart_delay(failures: int) -> float:
+    """Seconds to wait before the next start after so many failures in a row (≥ 1): 0.5, 1, 2, … up to 30."""
+    return float(min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 16)))
+
+
+class DraftActor:
+    """The draft worker's process on Ray."""
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def run(self, settings: DraftSettings) -> None:
+        """Draft until the connection to the target has ended for good."""
+        # Kept out of the application builders, as in `path_replica.py`.
+        from replicas.draft_worker import DraftWorker
+
+        worker = await DraftWorker.start(settings)
+        try:
+            await worker.wait_closed()
+        finally:
+            await worker.close()
+
+
+class DraftKeeper:
+    """Owns the draft actor of one replica. Its failures are logged and retried, never raised."""
+
+    def __init__(self, settings: DraftSettings, resources: DraftResources) -> None:
+        self._settings = settings
+        self._resources = resources
+        self._actor: ActorHandle[DraftActor] | None = None
+        self._seen_healthy = False
+        self._lost_since: float | None = None
+        self.pid: int | None = None
+
+    async def run(self) -> None:
+        """Start the draft, and start it again whenever it ends."""
+        failures = 0
+        while True:
+            started = time.monotonic()
+            await self._run_once()
+            failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
+            await asyncio.sleep(restart_delay(failures))
+
+    def observe(self, health: str) -> None:
+        """The target's view of the draft. One that was there and then stays lost hangs: it is ended and restarted."""
+        if health != "lost":
+            self._lost_since = None
+            self._seen_healthy = self._seen_healthy or health == "healthy"
+        elif self._seen_healthy and self._actor is not None:
+            self._lost_since = self._lost_since or time.monotonic()
+            if time.monotonic() - self._lost_since > LOST_SECONDS:
+                logger.warning("draft worker %s is lost to its target: ending it", self.pid)
+                self.stop()
+
+    def stop(self) -> None:
+        """End the draft's process, if there is one."""
+        actor, self._actor, self.pid = self._actor, None, None
+        if actor is not None:
+            ray.kill(actor)
+
+    async def _run_once(self) -> None:
+        self._seen_healthy, self._lost_since = False, None
+        self._actor = self._create()
+        try:
+            self.pid = await self._actor.pid.remote()
+            await self._actor.run.remote(self._settings)
+        except RayError as error:
+            logger.warning("draft worker %s ended: %s", self.pid, str(error).splitlines()[0])
+        finally:
+            self.stop()
+
+    def _create(self) -> ActorHandle[DraftActor]:
+        group = ray.util.get_current_placement_group()
+        options: dict[str, Any] = {"num_cpus": self._resources.num_cpus, "num_gpus": self._resources.num_gpus}
+        if isinstance(group, PlacementGroup):
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=1)
+        return cast("ActorHandle[DraftActor]", ray.remote(DraftActor).options(**options).remote())

@@ -1,0 +1,208 @@
+"""The process that owns a local fleet: it starts Ray, deploys, says how far it is, and ends everything.
+
+`fleet up` runs it as `python -m deploy.fleet_host CONFIG FOLDER`, with the first state file written, and follows that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import httpx
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ServeDeploySchema
+
+from deploy.fleet_state import FleetState, Phase, read_state, write_state
+from deploy.manifest import LOOPBACK, build_manifest, local_cpus, model_name
+from deploy.processes import end_all
+from fleet.config import FleetConfig, ModelConfig, load_fleet_config, resolve_secret
+from fleet.errors import ConfigError, FleetError, Unavailable
+
+POLL_SECONDS = 0.25
+START_SECONDS = 900.0
+"""Longest start, a first download of the model not counted."""
+PROBE_SECONDS = 60.0
+OBJECT_STORE_BYTES = 100 * 2**20
+"""Tokens never pass through Ray's object store."""
+
+
+class FleetHost:
+    """One local fleet from start to end; `run` returns the exit code."""
+
+    def __init__(self, config: FleetConfig, folder: Path, state: FleetState) -> None:
+        self._config = config
+        self._folder = folder
+        self._state = state
+
+    def run(self) -> int:
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            self._note("starting")
+            self._start()
+            self._note("", phase=Phase.READY)
+            signal.pause()
+        except FleetError as error:
+            self._fail(str(error), 2 if isinstance(error, ConfigError) else 1)
+        except (RayError, RayServeException, RuntimeError, OSError) as error:
+            self._fail(f"{type(error).__name__}: {_last_line(str(error))}", 1)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ray.shutdown()
+            end_all(self._state.instance)
+        return self._state.exit_code
+
+    def _start(self) -> None:
+        _require_free(self._config.host, self._config.port)
+        resolved = ThreadPoolExecutor(1).submit(self._resolve)
+        self._start_ray()
+        config = resolved.result()
+        self._note("deploying")
+        client = _get_global_client()
+        assert client is not None, "serve.start has just made it"
+        client.deploy_apps(ServeDeploySchema.model_validate(build_manifest(config)))
+        self._await_running()
+        self._probe_paths()
+
+    def _resolve(self) -> FleetConfig:
+        """The config with every model in a local folder, so that the fleet's processes only have to read it."""
+        from replicas.model_store import resolve_model  # torch is imported while Ray starts
+
+        def resolve(model: ModelConfig) -> str:
+            return str(resolve_model(model, self._note))
+
+        config = self._config
+        name = model_name(config.model)
+        target = config.model.model_copy(update={"model": resolve(config.model), "served_name": name, "revision": None})
+        paths = dict(config.paths)
+        for path_name, path in paths.items():
+            if path.speculative is not None and path.speculative.model is not None:
+                folder = resolve(ModelConfig(model=path.speculative.model))
+                speculative = path.speculative.model_copy(update={"model": folder})
+                paths[path_name] = path.model_copy(update={"speculative": speculative})
+        return config.model_copy(update={"model": target, "paths": paths})
+
+    def _start_ray(self) -> None:
+        ray.init(
+            "local",
+            num_cpus=local_cpus(self._config, os.cpu_count() or 1),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            namespace="fleet",
+            log_to_driver=False,
+            _temp_dir=self._state.ray_folder,
+            _node_ip_address=LOOPBACK,
+        )
+        signal.signal(signal.SIGTERM, _stop)  # ray.init puts its own handler there
+        serve.start(proxy_location="HeadOnly", http_options={"host": self._config.host, "port": self._config.port})
+
+    def _await_running(self) -> None:
+        """Until every application runs; raises with Serve's reason when one cannot."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            applications = serve.status().applications
+            statuses = {name: str(item.status.value) for name, item in applications.items()}
+            self._note("loading", applications=statuses)
+            for name, item in applications.items():
+                if item.status.value == "DEPLOY_FAILED":
+                    raise Unavailable(f"application '{name}' failed: {_last_line(_reason(item))}")
+            if statuses and set(statuses.values()) == {"RUNNING"}:
+                return
+            time.sleep(POLL_SECONDS)
+        raise Unavailable(f"not ready after {START_SECONDS:.0f} s: {statuses}")
+
+    def _probe_paths(self) -> None:
+        """One real token from each path through the public port."""
+        keys = self._config.router.api_keys
+        headers = {"authorization": f"Bearer {resolve_secret(next(iter(keys.values())))}"} if keys else {}
+        body = {"model": self._state.model, "prompt": "Hello", "max_tokens": 1}
+        with httpx.Client(base_url=self._state.url, headers=headers, timeout=PROBE_SECONDS, trust_env=False) as client:
+            for path in self._config.paths:
+                self._note(f"asking path '{path}' for a first token")
+                _until_answered(partial(client.post, "/v1/completions", json=body, headers={"x-fleet-path": path}))
+
+    def _note(self, message: str, *, phase: Phase = Phase.STARTING, applications: dict[str, str] | None = None) -> None:
+        changes = {"message": message, "phase": phase, "applications": applications or self._state.applications}
+        state = self._state.model_copy(update=changes)
+        if state != self._state:
+            self._state = state
+            write_state(self._folder, state)
+
+    def _fail(self, message: str, exit_code: int) -> None:
+        self._state = self._state.model_copy(update={"exit_code": exit_code})
+        self._note(message, phase=Phase.FAILED)
+
+
+def local_config(config: FleetConfig, folder: Path, state: FleetState) -> FleetConfig:
+    """The config as one machine runs it: an admin token for the CLI, and the journal beside the other state."""
+    router = config.router.model_copy(update={"admin_token": state.admin_token})
+    controller = config.controller
+    if "journal" not in controller.model_fields_set:
+        controller = controller.model_copy(update={"journal": folder / "journal.sqlite3"})
+    return config.model_copy(update={"router": router, "controller": controller})
+
+
+def main(config_file: str, folder: str) -> int:
+    """Host the fleet described by the state file that `fleet up` wrote; the lock came with it."""
+    state = read_state(Path(folder))
+    if state is None:
+        raise ConfigError(f"{folder} has no state file; start a fleet with `fleet up`")
+    config = local_config(load_fleet_config(Path(config_file)), Path(folder), state)
+    return FleetHost(config, Path(folder), state.model_copy(update={"pid": os.getpid()})).run()
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def _until_answered(post: Callable[[], httpx.Response]) -> None:
+    deadline = time.monotonic() + PROBE_SECONDS
+    problem = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            answer = post()
+        except httpx.TransportError as error:
+            problem = str(error)
+        else:
+            if answer.status_code == httpx.codes.OK:
+                return
+            problem = f"HTTP {answer.status_code}: {answer.text.strip()[:300]}"
+        time.sleep(POLL_SECONDS)
+    raise Unavailable(f"the fleet runs but does not answer: {problem}")
+
+
+def _reason(application: object) -> str:
+    return str(getattr(application, "message", ""))
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def _stop(signal_number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    # A model conversion that still runs in its thread must not hold up the end.
+    os._exit(main(*sys.argv[1:]))

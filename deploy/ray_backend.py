@@ -1,0 +1,155 @@
+"""The router's two seams over Ray: a slot on a replica by handle, its tokens by socket; the controller by handle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, cast
+
+from ray import serve
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.handle import DeploymentResponseGenerator
+from router.token_client import TokenClient
+
+from deploy.manifest import CONTROLLER_APP, CONTROLLER_DEPLOYMENT, PATH_DEPLOYMENT, app_of
+from fleet.errors import FleetError, Overloaded, ReplicaLost, Unavailable
+from fleet.generation import GenerationRequest, TokenChunk
+from fleet.traffic import ReportReply, RouterReport
+
+Slot = DeploymentResponseGenerator[dict[str, str]]
+
+COUNT_SECONDS = 1.0
+UNREADY_SECONDS = 5.0
+"""How long a request waits while its path has no replica at all; with one, the router's own deadlines hold."""
+CONTROL_SECONDS = 3.0
+
+
+class RayBackend:
+    """`router.backend.Backend` over one Serve application per path. Run `watch` beside it."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._handles = {
+            path: serve.get_deployment_handle(PATH_DEPLOYMENT, app_of(path), _check_exists=False).options(stream=True)
+            for path in paths
+        }
+        self._ready = dict.fromkeys(paths, 0)
+        self._clients: dict[str, TokenClient] = {}
+
+    def replicas(self, path: str) -> int:
+        return self._ready.get(path, 0)
+
+    async def watch(self) -> None:
+        """Keep count of the ready replicas, once a second."""
+        while True:
+            with _serve_may_be_away():
+                self._ready |= await asyncio.to_thread(_count_ready, tuple(self._handles))
+            await asyncio.sleep(COUNT_SECONDS)
+
+    async def generate(self, path: str, request: GenerationRequest) -> AsyncIterator[TokenChunk]:
+        with _translated(path):
+            slot = cast(Slot, self._handles[path].admit.remote(request.request_id))
+        try:
+            place = await self._admission(path, slot)
+            try:
+                async with aclosing(self._client(place["tokens_address"]).generate(request)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except ReplicaLost as error:
+                raise ReplicaLost(f"{path} replica {place['replica_id']}: {error}") from error
+        finally:
+            slot.cancel()  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+    async def _admission(self, path: str, slot: Slot) -> dict[str, str]:
+        """Where the chosen replica's token socket is, once Serve has found a slot."""
+        waiting = asyncio.ensure_future(anext(slot))
+        unready_seconds = 0.0
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=COUNT_SECONDS)
+                unready_seconds = 0.0 if self._ready[path] else unready_seconds + COUNT_SECONDS
+                if not waiting.done() and unready_seconds >= UNREADY_SECONDS:
+                    raise Unavailable(f"no replica of path '{path}' is ready")
+            with _translated(path):
+                return waiting.result()
+        finally:
+            waiting.cancel()
+
+    def _client(self, address: str) -> TokenClient:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = TokenClient(address)
+        return client
+
+
+class RayControl:
+    """`router.backend.Control` over the controller's Serve application."""
+
+    def __init__(self) -> None:
+        self._handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
+
+    async def report(self, report: RouterReport) -> ReportReply:
+        return cast(ReportReply, await self._call("report", report))
+
+    async def command(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return cast(Mapping[str, Any], await self._call("command", name, dict(arguments)))
+
+    async def status(self) -> Mapping[str, Any]:
+        return cast(Mapping[str, Any], await self._call("status"))
+
+    async def metrics(self) -> bytes:
+        return cast(bytes, await self._call("metrics"))
+
+    async def _call(self, method: str, *arguments: object) -> object:
+        response = self._handle.options(method_name=method).remote(*arguments)
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS):
+                return await response
+        except RayTaskError as error:
+            if isinstance(error.cause, FleetError):
+                raise error.cause from None
+            raise Unavailable(f"the controller failed: {error.cause!r}") from error
+        except (RayError, RayServeException, TimeoutError) as error:
+            raise Unavailable("the controller cannot be reached") from error
+        finally:
+            response.cancel()  # type: ignore[no-untyped-call]
+
+
+def _count_ready(paths: Sequence[str]) -> dict[str, int]:
+    applications = serve.status().applications
+    counts = {}
+    for path in paths:
+        application = applications.get(app_of(path))
+        deployment = application.deployments.get(PATH_DEPLOYMENT) if application else None
+        states = deployment.replica_states if deployment else {}
+        counts[path] = sum(count for state, count in states.items() if state.value == "RUNNING")
+    return counts
+
+
+@contextmanager
+def _serve_may_be_away() -> Iterator[None]:
+    """Serve's controller restarts within seconds; until then the last count stands."""
+    try:
+        yield
+    except (RayError, RayServeException):
+        return
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Ray's errors about a slot as ours."""
+    try:
+        yield
+    except BackPressureError as error:
+        raise Overloaded(f"the queue of path '{path}' is full") from error
+    except DeploymentUnavailableError as error:
+        raise Unavailable(f"path '{path}' is not deployed") from error
+    except StopAsyncIteration as error:
+        raise ReplicaLost(f"a replica of path '{path}' gave no slot") from error
+    except (RayError, RayServeException) as error:
+        raise ReplicaLost(f"a replica of path '{path}' was lost before it took the request") from error

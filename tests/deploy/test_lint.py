@@ -1,0 +1,49 @@
+"""Typos in a fleet config are errors that name the key."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.lint import lint_fleet, require_clean
+from fleet.config import load_yaml
+from fleet.errors import ConfigError
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "manifests"
+
+
+@pytest.fixture
+def fleet() -> dict[str, Any]:
+    return copy.deepcopy(dict(load_yaml(SHIPPED / "fleet.yaml")))
+
+
+def test_the_shipped_config_is_clean(fleet: dict[str, Any]) -> None:
+    assert lint_fleet(fleet) == []
+
+
+def test_a_typo_in_a_fleet_config_is_named_with_the_nearest_key(fleet: dict[str, Any]) -> None:
+    fleet["paths"]["speculative"]["speculative"]["num_speculative_token"] = 3
+    fleet["engin"] = {}
+    assert lint_fleet(fleet) == [
+        "paths.speculative.speculative.num_speculative_token: unknown key; did you mean 'num_speculative_tokens'?",
+        "engin: unknown key; did you mean 'engine'?",
+    ]
+
+
+def test_a_value_out_of_bounds_is_named_with_its_place(fleet: dict[str, Any]) -> None:
+    fleet["engine"]["max_num_seqs"] = 0
+    assert lint_fleet(fleet) == ["engine.max_num_seqs: Input should be greater than or equal to 1"]
+
+
+def test_a_draft_worker_without_any_resource_cannot_be_placed(fleet: dict[str, Any]) -> None:
+    fleet["paths"]["speculative"]["draft"] = {"num_cpus": 0}
+    (problem,) = lint_fleet(fleet)
+    assert problem.startswith("paths.speculative: ")
+
+
+def test_every_problem_is_in_the_one_line_that_is_raised() -> None:
+    with pytest.raises(ConfigError, match=r"^f\.yaml: a; b$"):
+        require_clean(Path("f.yaml"), ["a", "b"])
