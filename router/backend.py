@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from fleet.generation import GenerationRequest, TokenChunk
@@ -12,10 +12,10 @@ from fleet.traffic import ReportReply, RouterReport
 class Backend(Protocol):
     """All paths' replicas. `tests/fakes.py` has the fake; `deploy/ray_backend.py` the real one."""
 
-    def generate(self, path: str, request: GenerationRequest) -> AsyncIterator[TokenChunk]:
+    def generate(self, path: str, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Stream one choice from a replica of the path.
 
-        The iterator ends after a chunk with `finish`. Closing it early cancels the generation down to
+        The generator ends after a chunk with `finish`. Closing it early cancels the generation down to
         the draft. Raises `Unavailable` (no replica), `Overloaded` (the engine's queue is full),
         `OutOfMemory`, `ReplicaLost` (died, hung, shut down, internal error) or `BadRequest`.
         """

@@ -189,10 +189,10 @@ class Ledger:
         self._accounts[request_id] = account
         return account
 
-    def shed(self, path: str) -> None:
-        """A request was turned away before it got a slot; it takes no part in the comparison."""
+    def turned_away(self, path: str, outcome: Outcome) -> None:
+        """A request ended before it got a slot; it takes no part in the comparison."""
         tally = self.tally(Assignment(path, is_compared=False))
-        tally.outcomes[Outcome.SHED] = tally.outcomes.get(Outcome.SHED, 0) + 1
+        tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
 
     def tripped(self, trip: HardTrip) -> None:
         self._trips.append(trip)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,18 +72,19 @@ class FakeBackend:
     def paths_used(self) -> list[str]:
         return [path for path, _ in self.started]
 
-    async def generate(self, path: str, request: GenerationRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(self, path: str, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         self.started.append((path, request))
         if self.replicas(path) == 0:
             raise Unavailable(f"no replica of {path} is ready")
         self.open.add(request.request_id)
         try:
-            async for chunk in self._chunks(path, request):
-                yield chunk
+            async with aclosing(self._chunks(path, request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         finally:
             self.open.discard(request.request_id)
 
-    async def _chunks(self, path: str, request: GenerationRequest) -> AsyncIterator[TokenChunk]:
+    async def _chunks(self, path: str, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         burst = self.bursts.get(path, 1)
         start = len(request.resume.token_ids) if request.resume else 0
         position, end = start, request.sampling.max_tokens

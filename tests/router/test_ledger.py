@@ -95,7 +95,7 @@ def test_a_request_that_falls_back_stays_charged_to_its_path_and_counts_one_fall
 
 def test_shed_requests_show_in_what_is_served_only() -> None:
     ledger = Ledger("router-1")
-    ledger.shed("baseline")
+    ledger.turned_away("baseline", Outcome.SHED)
     report = report_of(ledger)
     assert report.compared == {}
     assert report.served["baseline"].outcomes == {"shed": 1}

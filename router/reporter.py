@@ -1,0 +1,79 @@
+"""Keeps the controller informed and learns the split from it: the router's one background task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from fleet.errors import FleetError
+from router.backend import Control
+from router.dispatch import Dispatcher
+
+_LOG = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+"""A controller that takes longer to store a report counts as away; the report is sent again."""
+
+
+class Reporter:
+    """Sends a report every interval, and at once after a hard trip. While the controller is away the split stands."""
+
+    def __init__(self, dispatcher: Dispatcher, control: Control, interval_seconds: float) -> None:
+        self._dispatcher = dispatcher
+        self._control = control
+        self._interval_seconds = interval_seconds
+        self._is_away = False
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self.exchange()
+            await self._pause()
+
+    async def exchange(self) -> bool:
+        """Send what is due, the outstanding report first; whether the controller took it all.
+
+        A trip that happened while a report was outstanding goes into the next, which follows at once.
+        """
+        for _ in range(2):
+            if not await self._send():
+                return False
+            if not self._dispatcher.ledger.has_trips:
+                break
+        return True
+
+    async def _send(self) -> bool:
+        dispatcher = self._dispatcher
+        report = dispatcher.ledger.next_report(
+            dispatcher.clock.monotonic(), applied_split=dispatcher.current.version, queued=dispatcher.queued
+        )
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                reply = await self._control.report(report)
+        except (FleetError, TimeoutError) as error:
+            self._note_presence(False, error)
+            return False
+        self._note_presence(True)
+        dispatcher.ledger.acknowledge(reply.acknowledged)
+        # The reply to a report with a trip was made knowing of it; one that crossed the trip was not.
+        dispatcher.current.adopt(reply.split, knows_of_trips=not dispatcher.ledger.has_trips)
+        return True
+
+    async def _pause(self) -> None:
+        urgent = self._dispatcher.has_tripped
+        try:
+            async with asyncio.timeout(self._interval_seconds):
+                await urgent.wait()
+            urgent.clear()
+        except TimeoutError:
+            return
+
+    def _note_presence(self, is_present: bool, error: BaseException | None = None) -> None:
+        if is_present == self._is_away:
+            self._is_away = not is_present
+            if error is None:
+                _LOG.info("the controller is back")
+            else:
+                _LOG.warning(
+                    "no controller (%s): the split of version %d stands", error, self._dispatcher.current.version
+                )
