@@ -21,6 +21,8 @@ class Answer:
     error: str | None = None
     path: str | None = None
     """The path that was assigned, from the `fleet` object of the usage chunk's `metrics`."""
+    fallbacks: int = 0
+    """How often the request went on elsewhere because a path or replica failed it."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     drafted: int = 0
@@ -76,7 +78,9 @@ class Answer:
         self.output_tokens += tokens
 
     def _take_metrics(self, metrics: Mapping[str, Any]) -> None:
-        self.path = (metrics.get("fleet") or {}).get("path")
+        fleet = metrics.get("fleet") or {}
+        self.path = fleet.get("path")
+        self.fallbacks = fleet.get("fallbacks", 0)
         speculative = metrics.get("speculative_decoding") or {}
         self.drafted = speculative.get("num_draft_tokens", 0)
         self.accepted = speculative.get("num_accepted_draft_tokens", 0)

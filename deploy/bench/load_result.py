@@ -31,6 +31,7 @@ class RequestRecord:
     status: int | None
     error: str | None
     text: str
+    fallbacks: int
     prompt_tokens: int
     output_tokens: int
     drafted: int
@@ -61,6 +62,7 @@ class RequestRecord:
             status=status,
             error=answer.error,
             text=answer.text,
+            fallbacks=answer.fallbacks,
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
             drafted=answer.drafted,
@@ -106,6 +108,7 @@ class PathSummary:
 
     requests: int
     outcomes: dict[Outcome, int]
+    fallbacks: int
     output_tokens: int
     tokens_per_second: float
     acceptance: float | None
@@ -169,6 +172,7 @@ def _summarise_path(records: Sequence[RequestRecord], elapsed_seconds: float) ->
     return PathSummary(
         requests=len(records),
         outcomes=dict(Counter(record.outcome for record in records)),
+        fallbacks=sum(record.fallbacks for record in records),
         output_tokens=tokens,
         tokens_per_second=tokens / elapsed_seconds if elapsed_seconds else 0.0,
         acceptance=sum(record.accepted for record in records) / drafted if drafted else None,
@@ -194,6 +198,7 @@ def _rows(path: PathSummary) -> list[tuple[str, str]]:
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(path.outcomes.items()))
     return [
         ("requests", outcomes),
+        ("fallbacks", str(path.fallbacks)),
         ("output tokens", str(path.output_tokens)),
         ("tokens/s", f"{path.tokens_per_second:.1f}"),
         ("acceptance", "–" if path.acceptance is None else f"{path.acceptance:.1%}"),

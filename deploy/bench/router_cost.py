@@ -24,11 +24,11 @@ from rich.console import Console
 
 from deploy.bench.router_cost_report import OFF_THE_WAY, ON_THE_WAY, Trial, render, summarise
 from deploy.bench.sse_probe import Arrivals, read_stream
+from deploy.bench.stand_in_fleet import MODEL_NAME
 from deploy.manifest import LOOPBACK, RAY_ENVIRONMENT
 from deploy.processes import MARKER, end_all, members
 from fleet.errors import FleetError, Unavailable
 
-MODEL_NAME = "stand-in"
 ROUTES = {"fleet": "/v1/chat/completions", "plain handles": "/plain"}
 TOKENS = {
     ("fleet", "paced"): 400,
@@ -129,7 +129,7 @@ def _host() -> Iterator[tuple[int, str]]:
         with (
             log.open("w") as errors,
             subprocess.Popen(
-                [sys.executable, "-m", "deploy.bench.router_cost_host", str(port), folder, MODEL_NAME],
+                [sys.executable, "-m", "deploy.bench.router_cost_host", str(port), folder],
                 env={**os.environ, **RAY_ENVIRONMENT, MARKER: instance},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

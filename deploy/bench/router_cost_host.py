@@ -9,48 +9,22 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
-from deploy.bench import stand_in_app
-from deploy.manifest import LOOPBACK, app_of, build_manifest, local_cpus
-from fleet.config import ControllerConfig, FleetConfig, ModelConfig, PathConfig, RouterConfig
+from deploy.bench.stand_in_fleet import fleet_config, manifest
+from deploy.manifest import LOOPBACK, local_cpus
 from fleet.errors import Unavailable
 
 START_SECONDS = 300.0
 
 
-def fleet_config(port: int, folder: Path, served_name: str) -> FleetConfig:
-    """A fleet of two paths, one for each pace of the stand-in."""
-    return FleetConfig(
-        model=ModelConfig(served_name=served_name),
-        paths={path: PathConfig(num_cpus=0.1) for path in stand_in_app.STEP_SECONDS},
-        stable=next(iter(stand_in_app.STEP_SECONDS)),
-        router=RouterConfig(num_cpus=0.1, admin_token=None),
-        controller=ControllerConfig(journal=folder / "journal.sqlite3", num_cpus=0.1),
-        host=LOOPBACK,
-        port=port,
-    )
-
-
-def manifest(config: FleetConfig) -> dict[str, Any]:
-    """The fleet's own Serve config with stand-ins for its target workers, and the plain application under /plain."""
-    fleet = build_manifest(config)
-    for application in fleet["applications"]:
-        if application["name"] in map(app_of, config.paths):
-            application["import_path"] = f"{stand_in_app.__name__}:path"
-    plain = {"name": "plain", "route_prefix": "/plain", "import_path": f"{stand_in_app.__name__}:plain", "args": {}}
-    fleet["applications"].append(plain)
-    return fleet
-
-
 def main() -> None:
-    port, folder, served_name = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    config = fleet_config(port, folder, served_name)
+    port, folder = int(sys.argv[1]), Path(sys.argv[2])
+    config = fleet_config(port, folder)
     ray.init(
         "local",
         num_cpus=local_cpus(config, os.cpu_count() or 1) + 2,

@@ -14,12 +14,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from deploy.bench.stand_in import Pace, StandIn, stamp
+from deploy.bench.stand_in_fleet import STEP_SECONDS
 from deploy.manifest import PATH_DEPLOYMENT
 from deploy.serve_args import PathArgs
 from fleet.config import Section
-
-STEP_SECONDS = {"paced": 0.010, "unpaced": 0.0}
-"""Path name -> time between the tokens of a stream."""
 
 
 class StandInPath:

@@ -36,7 +36,7 @@ def event(text: str, tokens: int, finish: str | None = None) -> dict[str, Any]:
 
 def usage_event(tokens: int, path: str) -> dict[str, Any]:
     speculative = {"num_draft_tokens": 4, "num_accepted_draft_tokens": 3}
-    metrics = {"fleet": {"path": path}, "speculative_decoding": speculative}
+    metrics = {"fleet": {"path": path, "fallbacks": 1}, "speculative_decoding": speculative}
     return {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}, "metrics": metrics}
 
 
@@ -144,7 +144,7 @@ def test_an_answer_is_timed_by_token_bearing_events_alone() -> None:
         answer.feed(item if isinstance(item, str) else json.dumps(item), number * 0.010)
     assert answer.text == "one two three"
     assert answer.outcome() is Outcome.DONE
-    assert (answer.path, answer.drafted, answer.accepted) == ("baseline", 4, 3)
+    assert (answer.path, answer.fallbacks, answer.drafted, answer.accepted) == ("baseline", 1, 4, 3)
     assert (answer.prompt_tokens, answer.output_tokens) == (5, 3)
     assert answer.watch.ttft == pytest.approx(0.020)
     assert answer.watch.e2e == pytest.approx(0.030)
