@@ -1,0 +1,96 @@
+"""Answers of the controller, for what the command line makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from canary.status import FleetStatus, RolloutStatus, VerdictStatus
+
+
+def verdict(**changes: Any) -> VerdictStatus:
+    value = {
+        "guardrail": "itl_p95",
+        "level": "insufficient",
+        "reason": "about 410 more requests",
+        "unit": "percent",
+        "estimate": 0.0421,
+        "interval": (-0.013, 0.098),
+        "limit": 0.1,
+        "e_value": 1.834,
+        "threshold": 60.0,
+        "samples": 312,
+        "needed": 410,
+        "eta_seconds": 421.0,
+    }
+    return VerdictStatus(**(value | changes))  # type: ignore[typeddict-item, no-any-return]
+
+
+def rollout(**changes: Any) -> RolloutStatus:
+    value = {
+        "id": "spec-1",
+        "attempt": 1,
+        "stable": "baseline",
+        "canary": "speculative",
+        "state": "baking",
+        "reason": "",
+        "waiting_for": None,
+        "step": 2,
+        "steps": [{"weight": 5, "bake_seconds": 60}, {"weight": 25, "bake_seconds": 600}],
+        "weight_set": 25.0,
+        "weight_realised": 24.31,
+        "bake_elapsed_seconds": 90.0,
+        "bake_left_seconds": 510.0,
+        "windows": 3,
+        "windows_needed": 10,
+        "requests": 41,
+        "requests_needed": 50,
+        "verdicts": [verdict()],
+        "started_at": 1_780_000_000.0,
+        "ended_at": None,
+        "plan": {},
+    }
+    return RolloutStatus(**(value | changes))  # type: ignore[typeddict-item, no-any-return]
+
+
+def fleet_status(present: RolloutStatus | None = None) -> FleetStatus:
+    def path(name: str, role: str, draft: str, acceptance: float | None) -> dict[str, Any]:
+        replica = {
+            "replica_id": f"{name}-abc",
+            "pid": 4711,
+            "draft": draft,
+            "draft_pid": 4712 if draft != "none" else None,
+            "running": 2,
+            "waiting": 0,
+            "age_seconds": 0.4,
+        }
+        return {
+            "path": name,
+            "role": role,
+            "is_speculative": draft != "none",
+            "replicas_ready": 1,
+            "replicas_wanted": 2,
+            "draft": draft,
+            "running": 2,
+            "waiting": 1,
+            "kv_used_tokens": 512,
+            "kv_total_tokens": 2048,
+            "in_flight": 3,
+            "tokens_per_second": 87.25,
+            "acceptance": acceptance,
+            "replicas": [replica],
+        }
+
+    value = {
+        "model": "tiny",
+        "stable": "baseline",
+        "split": {"version": 7, "stable": "baseline", "canary": "speculative", "canary_percent": 25.0},
+        "paths": [path("baseline", "stable", "none", None), path("speculative", "canary", "degraded", 0.62)],
+        "routers": [
+            {"router_id": "r1", "applied_split": 7, "age_seconds": 0.1, "in_flight": 4, "queued": 0},
+            {"router_id": "r2", "applied_split": 6, "age_seconds": 0.2, "in_flight": 2, "queued": 1},
+        ],
+        "rollout": present,
+        "at": 1_780_000_100.0,
+        "journal": "/state/journal.sqlite3",
+    }
+    return FleetStatus(**value)  # type: ignore[typeddict-item, no-any-return]
