@@ -83,20 +83,25 @@ class DraftLoop:
                     self._session.receive(message, self._clock.monotonic())
 
     def _step(self) -> bool:
-        """One forward pass and what it has to say; False when there was nothing to run."""
-        session, send = self._session, self._send
-        if session is None or send is None:
+        """Say what is ready, then run one forward pass; False when there was nothing to run."""
+        session = self._session
+        if session is None:
             return False
         session.expire(self._clock.monotonic())
         self._engine.release(session.take_released())
+        self._speak(session)
         works = session.next_work()
-        if works:
-            run = self._engine.run(works)
-            for sequence_id in run.refused:
-                session.refuse(sequence_id)
-            for work, drafted in run.done:
-                session.record(work, drafted)
+        if not works:
+            return False
+        run = self._engine.run(works)
+        for sequence_id in run.refused:
+            session.refuse(sequence_id)
+        for work, drafted in run.done:
+            session.record(work, drafted)
+        self._speak(session)
+        return True
+
+    def _speak(self, session: DraftSession) -> None:
         messages = session.outgoing(self._clock.monotonic())
-        if messages:
-            send(messages)
-        return bool(works)
+        if messages and self._send is not None:
+            self._send(messages)

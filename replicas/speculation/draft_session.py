@@ -94,9 +94,7 @@ class DraftSession:
         """The cache has no room (left) for a sequence; whatever it held is gone."""
         drafting = self._sequences.get(sequence_id)
         if drafting is not None:
-            drafting.is_refused = True
-            drafting.guess, drafting.finished, drafting.runner_ups = [], [], []
-            drafting.branch, drafting.cached = None, 0
+            drafting.refuse()
 
     def outgoing(self, now: float) -> list[DraftMessage]:
         """Everything there is to say: complete proposals in one frame, sequences that must be opened again."""

@@ -54,12 +54,10 @@ class Drafting:
     was_ready: bool = False
     cached: int = 0
     output: list[int] = field(default_factory=list)
-    guess: list[int] = field(default_factory=list)
+    guess: list[DraftedToken] = field(default_factory=list)
     """The continuation that the cache follows now."""
-    finished: list[list[int]] = field(default_factory=list)
+    finished: list[list[DraftedToken]] = field(default_factory=list)
     """Guesses set aside; the first is the main one."""
-    runner_ups: list[int | None] = field(default_factory=list)
-    """Second choices along the main guess."""
     branch: int | None = None
     """None on the main guess, else the position at which the runner-up was taken."""
 
@@ -83,17 +81,20 @@ class Drafting:
 
     def settle(self, committed: Sequence[int], asked: int, now: float) -> None:
         """Commit the target's tokens and keep of the guesses what still holds."""
-        base = self.committed_length
-        survivor = max(
-            (guess for guess in (self.guess, *self.finished) if guess[: len(committed)] == list(committed)),
-            key=len,
-            default=list(committed),
+        base, count = self.committed_length, len(committed)
+        followed, survivor = (
+            _ids(self.guess),
+            max(
+                (guess for guess in (self.guess, *self.finished) if _ids(guess)[:count] == list(committed)),
+                key=len,
+                default=[],
+            ),
         )
-        followed = base + _common_prefix(self.guess, survivor)
         self.output += committed
-        self.guess = survivor[len(committed) :]
-        self.cached = min(self.cached, followed, self.committed_length + len(self.guess) - 1)
-        self.finished, self.runner_ups, self.branch = [], [], None
+        self.guess = survivor[count:]
+        agreed = base + _common_prefix(followed, [*committed, *_ids(self.guess)])
+        self.cached = min(self.cached, agreed, self.committed_length + len(self.guess) - 1)
+        self.finished, self.branch = [], None
         self.asked, self.asked_at, self.touched_at = asked, now, now
         self.is_owing = asked > 0
         self.was_ready = self.is_owing and not self.is_refused and bool(self.guess) and self.is_complete
@@ -101,14 +102,14 @@ class Drafting:
     def work(self, limit: int, *, draft_ahead: bool) -> DraftWork:
         """The next forward pass of this sequence, of at most `limit` tokens."""
         start = self.cached - self.opening.prompt_length
-        beyond_prompt = [*self.output, *self.guess]
+        beyond_prompt = [*self.output, *_ids(self.guess)]
         feed = (*self.opening.token_ids[self.cached : self.opening.prompt_length], *beyond_prompt[max(0, start) :])
         return DraftWork(
             sequence_id=self.opening.sequence_id,
             position=self.cached,
             token_ids=feed[:limit],
             samples=len(feed) <= limit,
-            wants_runner_up=draft_ahead and self.branch is None and len(self.guess) <= self.asked,
+            wants_runner_up=draft_ahead,
             sampling=self.opening.sampling,
             choice_index=self.opening.choice_index,
             prompt_token_ids=self.opening.token_ids[: self.opening.prompt_length],
@@ -118,16 +119,18 @@ class Drafting:
     def record(self, work: DraftWork, drafted: DraftedToken | None) -> None:
         """The pass was run; `drafted` is None when it did not sample."""
         self.cached = work.position + len(work.token_ids)
-        if drafted is None:
-            return
-        if self.branch is None:
-            self.runner_ups.append(drafted.runner_up)
-        self.guess.append(drafted.token_id)
+        if drafted is not None:
+            self.guess.append(drafted)
+
+    def refuse(self) -> None:
+        """The cache is gone, and with it every guess."""
+        self.is_refused = True
+        self.guess, self.finished, self.branch, self.cached = [], [], None, 0
 
     def propose(self, now: float) -> Proposal:
         """Answer what was asked; afterwards nothing is owed."""
         self.is_owing = False
-        tokens = () if self.is_refused else tuple(self.guess[: min(self.asked, self.room)])
+        tokens = () if self.is_refused else tuple(_ids(self.guess)[: min(self.asked, self.room)])
         return Proposal(
             sequence_id=self.opening.sequence_id,
             epoch=self.opening.epoch,
@@ -152,16 +155,21 @@ class Drafting:
 
     def _take_next_branch(self) -> bool:
         index = 0 if self.branch is None else self.branch + 1
-        if index > self.asked or index >= len(self.runner_ups) or index + 1 >= self.room:
+        main = self.finished[0] if self.finished else self.guess
+        if index > self.asked or index >= len(main) or index + 1 >= self.room:
             return False
-        token = self.runner_ups[index]
-        if token is None:
+        second = main[index].runner_up
+        if second is None:
             return False
-        self.finished.append(self.guess)
-        self.branch = index
-        self.guess = [*self.finished[0][:index], token]
-        self.cached = min(self.cached, self.committed_length + index)
+        left, self.branch = self.guess, index
+        self.finished.append(left)
+        self.guess = [*main[:index], DraftedToken(second)]
+        self.cached = min(self.cached, self.committed_length + _common_prefix(_ids(left), _ids(self.guess)))
         return True
+
+
+def _ids(guess: Sequence[DraftedToken]) -> list[int]:
+    return [drafted.token_id for drafted in guess]
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
