@@ -1,0 +1,199 @@
+"""How many tokens to draft next, so that speculation never costs more than it brings.
+
+A drafted token counts only if all before it do, so k tokens at acceptance α bring α + α² + … + α^k beyond the token
+that every step brings: E[tokens] = (1 - α^(k+1)) / (1 - α) in all (Leviathan, Kalman, Matias: "Fast Inference from
+Transformers via Speculative Decoding", 2023, equation 1). A step costs target(rows) + draft(depth) seconds, where
+every sequence adds k + 1 rows and the depth is the largest k. The lengths maximise tokens per second of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.generation import Round
+from replicas.speculation.step_costs import Line, LineFit
+
+PRIOR_ACCEPTANCE = 0.7
+PRIOR_TRIALS = 4.0
+SEQUENCE_MEMORY_TRIALS = 24.0
+POOL_MEMORY_TRIALS = 128.0
+PROBE_EVERY_STEPS = 64
+LARGEST_ITERATIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceEstimate:
+    """Chance that the target agrees with the next drafted token, given that it agreed with all before it."""
+
+    rate: float = PRIOR_ACCEPTANCE
+    trials: float = PRIOR_TRIALS
+    """How much evidence the rate stands for."""
+
+    def after(self, round_: Round, memory_trials: float) -> AcceptanceEstimate:
+        """Learn from a round; evidence older than about `memory_trials` fades.
+
+        Every accepted token is a success, and the token that ended them a failure. A late round is one failure: it
+        was paid for and brought nothing.
+        """
+        failed = round_.late or round_.accepted < round_.drafted
+        new_trials = round_.accepted + failed
+        if new_trials == 0:
+            return self
+        trials = self.trials + new_trials
+        rate = (self.rate * self.trials + round_.accepted) / trials
+        return AcceptanceEstimate(rate, min(trials, memory_trials))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sequence of the next step: its acceptance, and the most tokens that may be drafted for it."""
+
+    acceptance: float
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of the target by rows, and of drafting by depth with waiting and wire included."""
+
+    target: Line
+    draft: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Draft lengths, one per candidate, with the tokens they are expected to bring and the seconds they cost."""
+
+    lengths: tuple[int, ...]
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds if self.seconds > 0 else float("inf")
+
+
+def choose_lengths(candidates: Sequence[Candidate], costs: Costs) -> Choice:
+    """The lengths with the highest expected tokens per second; the shortest of equal ones.
+
+    Dinkelbach's iteration ("On Nonlinear Fractional Programming", 1967): at a rate λ known to be reachable, the
+    choice with the largest tokens - λ · seconds has a higher rate, until none has.
+    """
+    best = _choice(candidates, costs, depth=0, rate=0.0)
+    for _ in range(LARGEST_ITERATIONS):
+        rate = best.rate
+        depths = range(1 + max((candidate.cap for candidate in candidates), default=0))
+        options = [_choice(candidates, costs, depth, rate) for depth in depths]
+        better = max(options, key=lambda option: option.tokens - rate * option.seconds)
+        if better.rate <= rate:
+            break
+        best = better
+    return best
+
+
+def worthwhile(candidate: Candidate, depth: int, least_gain: float) -> int:
+    """The longest draft up to `depth` whose every token brings more than `least_gain` tokens."""
+    length, gain = 0, candidate.acceptance
+    while length < min(depth, candidate.cap) and gain > least_gain:
+        length += 1
+        gain *= candidate.acceptance
+    return length
+
+
+class DraftLengths:
+    """Chooses lengths step by step from what it is told: rounds, seconds, and who takes part. Draws no randomness."""
+
+    def __init__(self) -> None:
+        self._target = LineFit()
+        self._draft = LineFit()
+        self._pool = AcceptanceEstimate()
+        self._sequences: dict[int, AcceptanceEstimate] = {}
+        self._undrafted_steps: dict[int, int] = {}
+        self._quiet_steps = 0
+        self._last: tuple[int, float] | None = None
+        """Depth and least gain of the last choice."""
+
+    def observe_target(self, rows: int, seconds: float) -> None:
+        """A step of the target that only decoded, over so many rows."""
+        self._target.observe(rows, seconds)
+
+    def observe_draft(self, depth: int, seconds: float) -> None:
+        """The time the engine waited for proposals of up to `depth` tokens, whether they came or not."""
+        self._draft.observe(depth, seconds)
+
+    def observe_round(self, sequence_id: int, round_: Round) -> None:
+        known = self._sequences.get(sequence_id, self._newcomer())
+        self._sequences[sequence_id] = known.after(round_, SEQUENCE_MEMORY_TRIALS)
+        self._pool = self._pool.after(round_, POOL_MEMORY_TRIALS)
+
+    def first(self, cap: int) -> int:
+        """The length for a sequence that joins before the next choice."""
+        if self._last is None:
+            return cap
+        depth, least_gain = self._last
+        return worthwhile(Candidate(self._pool.rate, cap), depth, least_gain)
+
+    def choose(self, caps: Mapping[int, int]) -> dict[int, int]:
+        """Lengths for the next step by sequence id, each at most its cap.
+
+        As long as a cost is unknown they are the caps: something must be measured. Where nothing was drafted for
+        `PROBE_EVERY_STEPS`, one token is tried, so that a proposer that got better is noticed.
+        """
+        costs = self._costs()
+        if costs is None:
+            return dict(caps)
+        candidates = [
+            Candidate(self._sequences.get(sequence_id, self._newcomer()).rate, cap) for sequence_id, cap in caps.items()
+        ]
+        choice = choose_lengths(candidates, costs)
+        self._last = (max(choice.lengths, default=0), choice.rate * costs.target.slope)
+        return self._with_probes(dict(zip(caps, choice.lengths, strict=True)), caps)
+
+    def forget(self, sequence_ids: Iterable[int]) -> None:
+        for sequence_id in sequence_ids:
+            self._sequences.pop(sequence_id, None)
+            self._undrafted_steps.pop(sequence_id, None)
+
+    def _with_probes(self, lengths: dict[int, int], caps: Mapping[int, int]) -> dict[int, int]:
+        is_quiet = not any(lengths.values())
+        self._quiet_steps = self._quiet_steps + 1 if is_quiet else 0
+        probe_all = self._quiet_steps >= PROBE_EVERY_STEPS
+        for sequence_id, length in lengths.items():
+            undrafted = self._undrafted_steps.get(sequence_id, 0) + 1 if length == 0 else 0
+            # Beside others that draft, a probe costs a row; where none does, all share the one that costs a round.
+            if probe_all or (not is_quiet and undrafted >= PROBE_EVERY_STEPS):
+                lengths[sequence_id] = min(max(1, length), caps[sequence_id])
+                undrafted = 0
+            self._undrafted_steps[sequence_id] = undrafted
+        if probe_all:
+            self._quiet_steps = 0
+        return lengths
+
+    def _costs(self) -> Costs | None:
+        target, draft = self._target.line(), self._draft.line()
+        return Costs(target, draft) if target is not None and draft is not None else None
+
+    def _newcomer(self) -> AcceptanceEstimate:
+        return AcceptanceEstimate(self._pool.rate, PRIOR_TRIALS)
+
+
+def _choice(candidates: Sequence[Candidate], costs: Costs, depth: int, rate: float) -> Choice:
+    """The best lengths up to `depth` if a second is worth `rate` tokens."""
+    least_gain = rate * costs.target.slope
+    lengths = tuple(worthwhile(candidate, depth, least_gain) for candidate in candidates)
+    gained = sum(_gain(candidate.acceptance, k) for candidate, k in zip(candidates, lengths, strict=True))
+    rows = len(candidates) + sum(lengths)
+    return Choice(
+        lengths,
+        tokens=len(candidates) + gained,
+        seconds=costs.target.at(rows) + costs.draft.at(max(lengths, default=0)),
+    )
+
+
+def _gain(acceptance: float, length: int) -> float:
+    """Expected accepted tokens: α + α² + … + α^length."""
+    if acceptance == 1.0:
+        return float(length)
+    return acceptance * (1 - acceptance**length) / (1 - acceptance)

@@ -1,0 +1,166 @@
+"""Draft lengths against brute force, and over time against proposers of every quality."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.generation import Round
+from replicas.speculation.draft_length import (
+    PROBE_EVERY_STEPS,
+    AcceptanceEstimate,
+    Candidate,
+    Costs,
+    DraftLengths,
+    choose_lengths,
+)
+from replicas.speculation.step_costs import Line
+
+seconds = st.floats(1e-4, 0.1)
+lines = st.builds(Line, fixed=st.floats(0, 0.1), slope=seconds)
+candidates = st.builds(Candidate, acceptance=st.floats(0, 1), cap=st.integers(0, 4))
+CAP = 6
+
+
+def tokens_per_second(batch: list[Candidate], lengths: tuple[int, ...], costs: Costs) -> float:
+    """The cost model, written out."""
+    tokens = sum(sum(one.acceptance**i for i in range(k + 1)) for one, k in zip(batch, lengths, strict=True))
+    rows = sum(k + 1 for k in lengths)
+    return tokens / (costs.target.at(rows) + costs.draft.at(max(lengths)))
+
+
+@given(st.lists(candidates, min_size=1, max_size=3), st.builds(Costs, lines, lines))
+def test_no_other_lengths_are_faster(batch: list[Candidate], costs: Costs) -> None:
+    choice = choose_lengths(batch, costs)
+    found = tokens_per_second(batch, choice.lengths, costs)
+    every = itertools.product(*(range(one.cap + 1) for one in batch))
+    assert found == pytest.approx(max(tokens_per_second(batch, lengths, costs) for lengths in every), rel=1e-9)
+    assert choice.rate == pytest.approx(found)
+
+
+@given(st.lists(candidates, min_size=1, max_size=4), st.builds(Costs, lines, lines))
+def test_speculation_is_never_expected_to_be_slower_than_none(batch: list[Candidate], costs: Costs) -> None:
+    assert choose_lengths(batch, costs).rate >= tokens_per_second(batch, (0,) * len(batch), costs) * (1 - 1e-12)
+
+
+@given(lines, seconds, st.integers(0, 4))
+def test_a_proposer_that_is_never_right_gets_nothing_to_do(target: Line, draft: float, cap: int) -> None:
+    assert choose_lengths([Candidate(0.0, cap)], Costs(target, Line(0.0, draft))).lengths == (0,)
+
+
+def test_the_same_acceptance_is_worth_drafting_while_rows_are_cheap_only() -> None:
+    draft = Line(0.002, 0.001)
+    batch = [Candidate(0.6, 4)] * 8
+    assert all(choose_lengths(batch, Costs(Line(0.03, 0.0001), draft)).lengths)
+    assert not any(choose_lengths(batch, Costs(Line(0.0, 0.004), draft)).lengths)
+
+
+def test_a_late_round_is_a_failure_and_a_round_without_a_draft_teaches_nothing() -> None:
+    estimate = AcceptanceEstimate(0.5, 4)
+    assert estimate.after(Round(0, 0, late=True), 24).rate < 0.5
+    assert estimate.after(Round(0, 0), 24) == estimate
+
+
+@given(st.lists(st.integers(0, 4), max_size=60))
+def test_the_estimate_stays_a_probability_and_its_memory_bounded(accepted: list[int]) -> None:
+    estimate = AcceptanceEstimate()
+    for count in accepted:
+        estimate = estimate.after(Round(4, count), 24)
+        assert 0 <= estimate.rate <= 1
+        assert estimate.trials <= 24
+
+
+class Serving:
+    """A batch that is stepped with a proposer of given quality and given costs; all chance is seeded."""
+
+    def __init__(self, target: Line, draft: Line, sequences: int = 2) -> None:
+        self.lengths = DraftLengths()
+        self._target, self._draft = target, draft
+        self._wants = {sequence_id: self.lengths.first(CAP) for sequence_id in range(sequences)}
+        self._random = random.Random(5)
+
+    def step(self, acceptance: float) -> list[int]:
+        """One step; returns what was drafted for each sequence."""
+        drafted = list(self._wants.values())
+        if any(drafted):
+            self.lengths.observe_draft(max(drafted), self._draft.at(max(drafted)))
+        self.lengths.observe_target(sum(drafted) + len(drafted), self._target.at(sum(drafted) + len(drafted)))
+        for sequence_id, length in self._wants.items():
+            accepted = 0
+            while accepted < length and self._random.random() < acceptance:
+                accepted += 1
+            self.lengths.observe_round(sequence_id, Round(length, accepted))
+        self._wants = self.lengths.choose(dict.fromkeys(self._wants, CAP))
+        return drafted
+
+    def run(self, steps: int, acceptance: float) -> list[list[int]]:
+        return [self.step(acceptance) for _ in range(steps)]
+
+
+CHEAP = {"target": Line(0.03, 0.0002), "draft": Line(0.001, 0.002)}
+
+
+def test_a_useless_proposer_is_asked_only_to_see_whether_it_got_better() -> None:
+    steps = Serving(**CHEAP).run(600, acceptance=0.0)[100:]
+    asked = [drafted for drafted in steps if any(drafted)]
+    assert all(max(drafted) == 1 for drafted in asked)
+    assert 500 // PROBE_EVERY_STEPS - 1 <= len(asked) <= 500 // PROBE_EVERY_STEPS + 1
+
+
+def test_a_perfect_proposer_is_asked_for_all_it_may_draft() -> None:
+    assert Serving(**CHEAP).run(100, acceptance=1.0)[-1] == [CAP, CAP]
+
+
+def test_a_proposer_that_becomes_good_is_found_out() -> None:
+    serving = Serving(**CHEAP)
+    assert serving.run(200, acceptance=0.0)[-1] == [0, 0]
+    steps = serving.run(40 * PROBE_EVERY_STEPS, acceptance=0.95)
+    assert min(steps[-1]) >= 3
+
+
+def test_a_proposer_that_costs_more_than_it_brings_is_left_alone() -> None:
+    steps = Serving(Line(0.03, 0.0), Line(0.2, 0.01)).run(300, acceptance=0.9)[100:]
+    assert sum(map(any, steps)) <= len(steps) // PROBE_EVERY_STEPS + 1
+
+
+def test_nothing_is_chosen_before_something_is_measured() -> None:
+    lengths = DraftLengths()
+    assert lengths.first(4) == 4
+    assert lengths.choose({1: 4, 2: 0}) == {1: 4, 2: 0}
+
+
+@given(st.lists(st.integers(0, CAP), min_size=1, max_size=5), st.floats(0, 1), st.integers(0, 200))
+def test_no_length_exceeds_its_cap_even_when_probing(caps: list[int], acceptance: float, steps: int) -> None:
+    serving = Serving(**CHEAP)
+    serving.run(steps % 70, acceptance)
+    chosen = serving.lengths.choose(dict(enumerate(caps)))
+    assert all(0 <= chosen[index] <= cap for index, cap in enumerate(caps))
+
+
+def test_a_poor_sequence_is_tried_again_beside_good_ones() -> None:
+    lengths = DraftLengths()
+    lengths.observe_target(8, 0.03)
+    lengths.observe_draft(4, 0.005)
+    for _ in range(40):
+        lengths.observe_round(1, Round(4, 4))
+        lengths.observe_round(2, Round(1, 0))
+    lengths.observe_target(2, 0.025)
+    chosen = [lengths.choose({1: 4, 2: 4}) for _ in range(PROBE_EVERY_STEPS)]
+    assert all(step[1] == 4 for step in chosen)
+    assert [step[2] for step in chosen] == [0] * (PROBE_EVERY_STEPS - 1) + [1]
+
+
+def test_a_forgotten_sequence_starts_from_what_the_others_showed() -> None:
+    lengths = DraftLengths()
+    lengths.observe_target(2, 0.03)
+    lengths.observe_draft(4, 0.004)
+    for _ in range(100):
+        lengths.observe_round(1, Round(4, 0))
+    assert lengths.choose({1: 4}) == {1: 0}
+    lengths.forget([1])
+    assert lengths.choose({1: 4}) == {1: 0}
+    assert lengths.first(4) == 0
