@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -48,7 +48,7 @@ class Serving:
     deadline: Deadline
     arrivals: asyncio.Queue[Arrival | asyncio.Task[None]] = field(default_factory=asyncio.Queue)
 
-    async def chunks(self) -> AsyncIterator[Arrival]:
+    async def chunks(self) -> AsyncGenerator[Arrival, None]:
         """What arrives for all choices, until each has finished. Raises what a choice could not recover from."""
         running = self.job.choices
         while running:

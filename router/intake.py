@@ -191,7 +191,7 @@ class Intake:
             min_tokens=body.min_tokens or 0,
             ignore_eos=bool(body.ignore_eos),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            stop_token_ids=self._known(body.stop_token_ids or [], "stop_token_ids"),
+            stop_token_ids=self.known_tokens(body.stop_token_ids or [], "stop_token_ids"),
             include_stop_in_output=bool(body.include_stop_str_in_output),
         )
 
@@ -203,7 +203,8 @@ class Intake:
             pairs.append((int(key), bias))
         return tuple(pairs)
 
-    def _known(self, token_ids: Sequence[int], field: str) -> tuple[int, ...]:
+    def known_tokens(self, token_ids: Sequence[int], field: str) -> tuple[int, ...]:
+        """The ids as they are; BadRequest naming the field where one is not in the vocabulary."""
         for token_id in token_ids:
             if token_id >= self.tokenizer.vocab_size:
                 raise BadRequest(f"{field}: {token_id} is not a token id of this model", param=field)
@@ -217,7 +218,7 @@ class Intake:
             )
             if not encoded:
                 raise BadRequest("prompt: must have at least one token", param="prompt")
-            prompts.append(self._known(encoded, "prompt"))
+            prompts.append(self.known_tokens(encoded, "prompt"))
         return prompts
 
     def _text_of(self, prompt: Prompt, prompts: Sequence[Sequence[int]]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fleet.errors import FleetError
 from router.backend import Control
@@ -77,3 +79,16 @@ class Reporter:
                 _LOG.warning(
                     "no controller (%s): the split of version %d stands", error, self._dispatcher.current.version
                 )
+
+
+@asynccontextmanager
+async def running(dispatcher: Dispatcher, control: Control, interval_seconds: float) -> AsyncIterator[None]:
+    """Report in the background while the context is open, and once more at its end."""
+    reporter = Reporter(dispatcher, control, interval_seconds)
+    task = asyncio.create_task(reporter.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await reporter.exchange()
