@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Condition
+from typing import Protocol
 
 from fleet.clock import Clock
 from replicas.speculation.messages import (
@@ -20,8 +21,12 @@ from replicas.speculation.messages import (
 from replicas.speculation.proposer import ProposerState, Want
 from replicas.speculation.target_session import SessionCounters, TargetSession, TargetSettings
 
-Send = Callable[[Sequence[TargetMessage]], None]
-"""Hands messages to one draft's stream; callable from any thread, never blocks."""
+
+class DraftLink(Protocol):
+    """The way to one draft, for as long as its stream lives."""
+
+    def send(self, messages: Sequence[TargetMessage]) -> None:
+        """Hand messages to the stream in order; callable from any thread, never blocks."""
 
 
 class RemoteProposer:
@@ -35,7 +40,7 @@ class RemoteProposer:
         self._session = TargetSession(settings)
         self._clock = clock
         self._changed = Condition()
-        self._send: Send | None = None
+        self._link: DraftLink | None = None
 
     # From the engine's thread.
 
@@ -69,32 +74,32 @@ class RemoteProposer:
 
     # From the event loop.
 
-    def attach(self, hello: Hello, send: Send) -> bool:
-        """Answer a Hello through `send`; True when the draft was taken on, in place of any earlier one."""
+    def attach(self, hello: Hello, link: DraftLink) -> bool:
+        """Answer a Hello through `link`; True when the draft was taken on, in place of any earlier one."""
         with self._changed:
             answer: Welcome | Refused = self._session.greet(hello, self._clock.monotonic())
-            send([answer])
+            link.send([answer])
             if isinstance(answer, Refused):
                 return False
-            self._send = send
+            self._link = link
             self._changed.notify_all()
             return True
 
-    def deliver(self, message: DraftMessage, send: Send) -> None:
-        """Take in a message of the stream that `send` belongs to; ignored once that stream was replaced."""
+    def deliver(self, message: DraftMessage, link: DraftLink) -> None:
+        """Take in a message of the stream that `link` leads to; ignored once that stream was replaced."""
         with self._changed:
-            if self._send is send:
+            if self._link is link:
                 self._session.receive(message, self._clock.monotonic())
                 self._changed.notify_all()
 
-    def detach(self, send: Send) -> None:
+    def detach(self, link: DraftLink) -> None:
         """That stream has ended; nothing when it was replaced before."""
         with self._changed:
-            if self._send is send:
-                self._send = None
+            if self._link is link:
+                self._link = None
                 self._session.lose()
                 self._changed.notify_all()
 
     def _tell(self, messages: Sequence[TargetMessage]) -> None:
-        if messages and self._send is not None:
-            self._send(messages)
+        if messages and self._link is not None:
+            self._link.send(messages)

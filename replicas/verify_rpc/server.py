@@ -82,6 +82,9 @@ class _DraftStream:
         self._outbox: asyncio.Queue[Sequence[TargetMessage]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
+    def send(self, messages: Sequence[TargetMessage]) -> None:
+        self._loop.call_soon_threadsafe(self._outbox.put_nowait, messages)
+
     async def greet(self) -> bool:
         """Whether the draft introduced itself and was taken on; it has its answer in either case."""
         async with asyncio.timeout(HELLO_SECONDS):
@@ -90,7 +93,7 @@ class _DraftStream:
             return False
         if not isinstance(hello, Hello):
             raise ProtocolViolation("the first frame must be Hello")
-        is_taken = self._proposer.attach(hello, self._send)
+        is_taken = self._proposer.attach(hello, self)
         await self._write(await self._outbox.get())
         return is_taken
 
@@ -110,10 +113,7 @@ class _DraftStream:
             task.cancel()
 
     def detach(self) -> None:
-        self._proposer.detach(self._send)
-
-    def _send(self, messages: Sequence[TargetMessage]) -> None:
-        self._loop.call_soon_threadsafe(self._outbox.put_nowait, messages)
+        self._proposer.detach(self)
 
     async def _receive(self) -> DraftMessage | None:
         frame = await self._context.read()
@@ -121,7 +121,7 @@ class _DraftStream:
 
     async def _read_all(self) -> None:
         while (message := await self._receive()) is not None:
-            self._proposer.deliver(message, self._send)
+            self._proposer.deliver(message, self)
 
     async def _write_all(self) -> None:
         while True:
