@@ -18,6 +18,8 @@ class FailureKind(StrEnum):
 
     BAD_REQUEST = "bad_request"
     OUT_OF_MEMORY = "out_of_memory"
+    OVERLOADED = "overloaded"
+    """The engine's queue is full."""
     SHUTTING_DOWN = "shutting_down"
     INTERNAL = "internal"
 
