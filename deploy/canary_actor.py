@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from canary.controller import Controller, PathFacts
-
 from deploy.manifest import model_name
 from deploy.serve_args import ControllerArgs
 from fleet.clock import SystemClock
@@ -22,6 +20,9 @@ class CanaryActor:
     """
 
     async def __init__(self, args: ControllerArgs) -> None:  # type: ignore[misc]  # Serve awaits it
+        # Serve builds every application in a short-lived process of its own; the statistics stay out of it.
+        from canary.controller import Controller, PathFacts
+
         self._controller = Controller.open(
             args.controller,
             paths={name: PathFacts(item.replicas, item.is_speculative) for name, item in args.paths.items()},

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from deploy import canary_cli, local_fleet
 from deploy.connection import Token, Url, connect
-from deploy.fleet_state import FleetState, is_running, read_state
+from deploy.fleet_state import FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
 from deploy.manifest import render_manifest
 from deploy.output import Format, Output, print_json
@@ -78,7 +78,7 @@ def down() -> None:
 def status(url: Url = None, token: Token = None, output: Output = Format.TEXT) -> None:
     """Show paths, replicas, draft health, weights and load."""
     state = read_state(state_folder())
-    if url is None and state is not None and state.phase != "ready" and is_running(state_folder()):
+    if url is None and state is not None and state.phase != Phase.READY and is_running(state_folder()):
         Console().print(starting_view(state))
         return
     with connect(url, token) as fleet:
@@ -136,9 +136,9 @@ def _shower(live: Live, console: Console) -> Callable[[FleetState], None]:
 
     def show(state: FleetState) -> None:
         live.update(starting_view(state))
-        if not console.is_terminal and state.message and state.message not in messages:
+        if not console.is_terminal and state.phase == Phase.STARTING and state.message not in messages:
             messages.append(state.message)
-            console.print(state.message)
+            console.print(state.message, soft_wrap=True)
 
     return show
 

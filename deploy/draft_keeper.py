@@ -32,6 +32,26 @@ def restart_delay(failures: int) -> float:
     return float(min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 16)))
 
 
+class DraftPresence:
+    """Does the target still see its draft? A draft that has not joined yet is loading, not lost."""
+
+    def __init__(self) -> None:
+        self._has_joined = False
+        self._lost_since: float | None = None
+
+    def is_gone(self, health: str, now: float) -> bool:
+        """Whether a draft that had joined has been lost to its target for 15 s, by one look more at `now`."""
+        if health != "lost":
+            self._has_joined = self._has_joined or health == "healthy"
+            self._lost_since = None
+            return False
+        if not self._has_joined:
+            return False
+        if self._lost_since is None:
+            self._lost_since = now
+        return now - self._lost_since >= LOST_SECONDS
+
+
 class DraftActor:
     """The draft worker's process on Ray."""
 
@@ -57,8 +77,7 @@ class DraftKeeper:
         self._settings = settings
         self._resources = resources
         self._actor: ActorHandle[DraftActor] | None = None
-        self._seen_healthy = False
-        self._lost_since: float | None = None
+        self._presence = DraftPresence()
         self.pid: int | None = None
 
     async def run(self) -> None:
@@ -71,15 +90,10 @@ class DraftKeeper:
             await asyncio.sleep(restart_delay(failures))
 
     def observe(self, health: str) -> None:
-        """The target's view of the draft. One that was there and then stays lost hangs: it is ended and restarted."""
-        if health != "lost":
-            self._lost_since = None
-            self._seen_healthy = self._seen_healthy or health == "healthy"
-        elif self._seen_healthy and self._actor is not None:
-            self._lost_since = self._lost_since or time.monotonic()
-            if time.monotonic() - self._lost_since > LOST_SECONDS:
-                logger.warning("draft worker %s is lost to its target: ending it", self.pid)
-                self.stop()
+        """The target's view of the draft. One that joined and then stays lost hangs: it is ended and restarted."""
+        if self._actor is not None and self._presence.is_gone(health, time.monotonic()):
+            logger.warning("draft worker %s is lost to its target: ending it", self.pid)
+            self.stop()
 
     def stop(self) -> None:
         """End the draft's process, if there is one."""
@@ -88,13 +102,14 @@ class DraftKeeper:
             ray.kill(actor)
 
     async def _run_once(self) -> None:
-        self._seen_healthy, self._lost_since = False, None
+        self._presence = DraftPresence()
         self._actor = self._create()
         try:
             self.pid = await self._actor.pid.remote()
             await self._actor.run.remote(self._settings)
         except RayError as error:
-            logger.warning("draft worker %s ended: %s", self.pid, str(error).splitlines()[0])
+            reason = getattr(error, "cause", None) or str(error).partition("\n")[0]
+            logger.warning("draft worker %s ended: %s", self.pid, reason)
         finally:
             self.stop()
 

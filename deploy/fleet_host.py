@@ -62,7 +62,7 @@ class FleetHost:
             pass
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            ray.shutdown()
+            # All of Ray's processes at once: once the raylet is gone, its helpers could no longer be told as ours.
             end_all(self._state.instance)
         return self._state.exit_code
 
@@ -104,7 +104,8 @@ class FleetHost:
             object_store_memory=OBJECT_STORE_BYTES,
             namespace="fleet",
             log_to_driver=False,
-            _temp_dir=self._state.ray_folder,
+            # Ray opens its folder to everyone; the one around it stays private.
+            _temp_dir=str(Path(self._state.ray_folder) / "ray"),
             _node_ip_address=LOOPBACK,
         )
         signal.signal(signal.SIGTERM, _stop)  # ray.init puts its own handler there
@@ -204,5 +205,5 @@ def _stop(signal_number: int, frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # A model conversion that still runs in its thread must not hold up the end.
+    # Neither a model conversion that still runs in its thread nor Ray's own clean-up may hold up the end.
     os._exit(main(*sys.argv[1:]))

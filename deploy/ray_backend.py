@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, cast
 
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
-from ray.serve.handle import DeploymentResponseGenerator
-from router.token_client import TokenClient
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from deploy.manifest import CONTROLLER_APP, CONTROLLER_DEPLOYMENT, PATH_DEPLOYMENT, app_of
 from fleet.errors import FleetError, Overloaded, ReplicaLost, Unavailable
 from fleet.generation import GenerationRequest, TokenChunk
 from fleet.traffic import ReportReply, RouterReport
+from router.token_client import TokenClient
 
 Slot = DeploymentResponseGenerator[dict[str, str]]
 
@@ -26,15 +26,25 @@ UNREADY_SECONDS = 5.0
 CONTROL_SECONDS = 3.0
 
 
+def path_handles(paths: Sequence[str]) -> dict[str, DeploymentHandle[Any]]:
+    """Streaming handles of the paths' deployments, which need not be up yet."""
+    return {
+        path: serve.get_deployment_handle(PATH_DEPLOYMENT, app_of(path), _check_exists=False).options(stream=True)
+        for path in paths
+    }
+
+
+def controller_handle() -> DeploymentHandle[Any]:
+    """The controller's handle; it need not be up yet, and may restart."""
+    return serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
+
+
 class RayBackend:
     """`router.backend.Backend` over one Serve application per path. Run `watch` beside it."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._handles = {
-            path: serve.get_deployment_handle(PATH_DEPLOYMENT, app_of(path), _check_exists=False).options(stream=True)
-            for path in paths
-        }
-        self._ready = dict.fromkeys(paths, 0)
+    def __init__(self, handles: Mapping[str, DeploymentHandle[Any]]) -> None:
+        self._handles = handles
+        self._ready = dict.fromkeys(handles, 0)
         self._clients: dict[str, TokenClient] = {}
 
     def replicas(self, path: str) -> int:
@@ -47,7 +57,7 @@ class RayBackend:
                 self._ready |= await asyncio.to_thread(_count_ready, tuple(self._handles))
             await asyncio.sleep(COUNT_SECONDS)
 
-    async def generate(self, path: str, request: GenerationRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(self, path: str, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         with _translated(path):
             slot = cast(Slot, self._handles[path].admit.remote(request.request_id))
         try:
@@ -57,7 +67,9 @@ class RayBackend:
                     async for chunk in chunks:
                         yield chunk
             except ReplicaLost as error:
-                raise ReplicaLost(f"{path} replica {place['replica_id']}: {error}") from error
+                # An orderly goodbye names no replica; it is no crash.
+                replica = place["replica_id"] if error.replica else None
+                raise ReplicaLost(f"replica {place['replica_id']} of '{path}': {error}", replica=replica) from error
         finally:
             slot.cancel()  # type: ignore[no-untyped-call]
 
@@ -90,8 +102,8 @@ class RayBackend:
 class RayControl:
     """`router.backend.Control` over the controller's Serve application."""
 
-    def __init__(self) -> None:
-        self._handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._handle = handle
 
     async def report(self, report: RouterReport) -> ReportReply:
         return cast(ReportReply, await self._call("report", report))

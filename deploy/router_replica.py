@@ -1,0 +1,61 @@
+"""One replica of the front: the router's ASGI app over Ray handles and token sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+
+from starlette.applications import Starlette
+
+from deploy.manifest import model_name
+from deploy.serve_args import RouterArgs
+from fleet.clock import SystemClock
+from fleet.errors import Unavailable
+
+logger = logging.getLogger("ray.serve")
+
+
+class RouterReplica:
+    """Builds the router in its own process. Serve routes HTTP to the app and runs its lifespan."""
+
+    async def __init__(self, args: RouterArgs) -> None:  # type: ignore[misc]  # Serve awaits it
+        # Serve builds every application in a short-lived process of its own; the tokenizer's libraries stay out of it.
+        from deploy.ray_backend import RayBackend, RayControl, controller_handle, path_handles
+        from fleet.tokenizer import Tokenizer
+        from replicas.engine.model import load_config
+        from replicas.model_store import resolve_model
+        from router.dispatch import Dispatcher, RouterIdentity
+        from router.http_api import build_app
+        from router.intake import ServedModel
+
+        folder = await asyncio.to_thread(resolve_model, args.model, logger.info)
+        self._backend = RayBackend(path_handles(args.paths))
+        identity = RouterIdentity(uuid.uuid4().hex[:12], frozenset(args.paths), args.stable)
+        self._app = build_app(
+            Dispatcher(self._backend, args.router, identity, SystemClock()),
+            Tokenizer.load(folder),
+            RayControl(controller_handle()),
+            ServedModel(
+                name=model_name(args.model),
+                root=args.model.model,
+                max_model_len=args.model.max_model_len or load_config(folder).max_position_embeddings,
+                created=int(time.time()),
+            ),
+            args.router,
+        )
+        self._watching = asyncio.create_task(self._backend.watch())
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        return self._app
+
+    async def check_health(self) -> None:
+        """Unhealthy once it has stopped counting replicas; whether any is ready is `/health`'s answer."""
+        if self._watching.done():
+            raise Unavailable("the router has stopped watching its paths")
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_watching"):
+            self._watching.cancel()
+            await self._backend.close()
