@@ -40,7 +40,7 @@ class Evidence:
     to_skip: int = 0
     """Windows that latency still has to ignore after a change of weight."""
     assigned: tuple[int, int] = (0, 0)
-    """Stable's and the canary's requests since the weight last changed."""
+    """Stable's and the canary's requests in closed windows since the weight last changed."""
     step_windows: int = 0
     step_seconds: float = 0.0
     step_requests: tuple[int, int] = (0, 0)
@@ -75,6 +75,10 @@ class Evidence:
         """The weight has changed: the open window mixes two weights, and the next ones are warm-up."""
         return replace(self, to_skip=plan.warmup_windows + 1, assigned=(0, 0))
 
+    def is_mixed(self, plan: Plan) -> bool:
+        """Whether the open window has seen two weights."""
+        return self.to_skip > plan.warmup_windows
+
     @property
     def seconds_per_request(self) -> float | None:
         """Of the canary in this step; None before its first request ended."""
@@ -83,7 +87,7 @@ class Evidence:
 
 def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool) -> Evidence:
     """What is known after one more window."""
-    is_steady = evidence.to_skip == 0
+    is_steady, is_mixed = evidence.to_skip == 0, evidence.is_mixed(plan)
     stable_ended, canary_ended = ended(window.stable), ended(window.canary)
     return replace(
         evidence,
@@ -96,11 +100,15 @@ def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool
         signal=_signal(window, evidence.signal),
         canary_waiting=max(window.canary.assigned, window.canary_in_flight),
         to_skip=max(0, evidence.to_skip - 1),
-        assigned=(evidence.assigned[0] + window.stable.assigned, evidence.assigned[1] + window.canary.assigned),
+        assigned=evidence.assigned if is_mixed else _added(evidence.assigned, window),
         step_windows=evidence.step_windows + is_steady,
         step_seconds=evidence.step_seconds + window.seconds,
         step_requests=(evidence.step_requests[0] + stable_ended, evidence.step_requests[1] + canary_ended),
     )
+
+
+def _added(assigned: tuple[int, int], window: Window) -> tuple[int, int]:
+    return assigned[0] + window.stable.assigned, assigned[1] + window.canary.assigned
 
 
 def _signal(window: Window, before: Signal) -> Signal:

@@ -1,0 +1,261 @@
+"""The tick: take in reports, judge, advance, write the journal, and only then publish the split."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from canary import commands
+from canary.desk import Desk
+from canary.events import (
+    CapacityChanged,
+    HardTripped,
+    OperatorRetried,
+    RolloutStarted,
+    SplitApplied,
+    Ticked,
+    WindowClosed,
+)
+from canary.fleet_view import STALE_SECONDS, FleetView
+from canary.inbox import Inbox
+from canary.journal import Journal
+from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
+from canary.rates import Rates, Totals
+from canary.status import CommandAnswer, HistoryEntry, RolloutStatus
+from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
+from fleet.clock import Clock
+from fleet.config import ControllerConfig
+from fleet.errors import BadRequest, ConfigError, Conflict, NotFound, Unavailable
+from fleet.metrics import render
+from fleet.traffic import HardTrip, ReplicaReport, ReportReply, RouterReport
+
+__all__ = ["Controller", "PathFacts"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Controller:
+    """One per fleet. Not thread-safe: call it from one thread, such as an event loop's."""
+
+    def __init__(
+        self, config: ControllerConfig, desk: Desk, journal: Journal, view: FleetView, model_name: str
+    ) -> None:
+        self._config = config
+        self._desk = desk
+        self._journal = journal
+        self._view = view
+        self._model_name = model_name
+        self._inbox = Inbox(desk.memory.sequences)
+        self._rates = Rates()
+        self._trips: list[HardTrip] = []
+        self._opened_at = desk.now()
+        self._journal_failures = 0
+
+    @classmethod
+    def open(
+        cls,
+        config: ControllerConfig,
+        *,
+        paths: Mapping[str, PathFacts],
+        stable: str,
+        model_name: str,
+        clock: Clock,
+    ) -> Controller:
+        """Go on from the journal, or begin with everything on `stable`. Raises ConfigError."""
+        journal = Journal.open(config.journal)
+        desk = Desk.open(journal, stable, clock)
+        desk.abandon_lost_paths(paths, stable)
+        desk.commit()
+        return cls(config, desk, journal, FleetView(paths), model_name)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    async def run(self) -> None:
+        """Tick until cancelled, or until another controller owns the journal (JournalTaken)."""
+        while True:
+            try:
+                self.tick()
+            except Unavailable as error:
+                self._journal_failures += 1
+                _LOG.error("tick not written, its news is kept: %s", error)
+            await asyncio.sleep(self._config.tick_seconds)
+
+    def report(self, report: RouterReport) -> ReportReply:
+        """Take in a router's report and tell it the split.
+
+        A hard trip is acted on before the reply. A report that is sent again has waited for its
+        acknowledgement, so it is committed now rather than at the next tick.
+        """
+        is_urgent = bool(report.hard_trips) or self._inbox.is_waiting(report)
+        self._inbox.offer(report)
+        self._view.router_reported(report, self._desk.now())
+        if is_urgent:
+            self.tick()
+        return ReportReply(self._desk.split, self._inbox.acknowledged(report.router_id))
+
+    def replica_report(self, report: ReplicaReport) -> None:
+        """Take in a replica's state of health. A replica that ran out of memory trips at once."""
+        preemptions, trips = self._view.replica_reported(report, self._desk.now())
+        if preemptions:
+            counters = self._desk.memory.preemptions
+            counters[report.path] = counters.get(report.path, 0) + preemptions
+            self._desk.touch(["counters"])
+        if trips:
+            self._trips += trips
+            self.tick()
+
+    def tick(self) -> None:
+        """One pass. Raises Unavailable when the disk refuses; everything is kept for the next pass."""
+        at = self._desk.now()
+        self._trips += self._view.expire(at)
+        for report in self._inbox.take():
+            self._desk.count(report.compared, report.served)
+            self._desk.memory.sequences[report.router_id] = report.sequence
+            self._desk.touch(["sequences"])
+            self._trips += report.hard_trips
+        while self._trips:
+            self._desk.apply(HardTripped(at, self._trips.pop(0)))
+        self._note_capacity(at)
+        self._close_window(at)
+        self._note_applied(at)
+        self._desk.apply(Ticked(at))
+        self._desk.commit()
+        self._inbox.commit()
+        served = self._desk.memory.served
+        self._rates.sample(
+            at, {path: Totals(tally.output_tokens, tally.drafted, tally.accepted) for path, tally in served.items()}
+        )
+
+    def _note_capacity(self, at: float) -> None:
+        rollout = self._desk.rollout
+        if rollout is None or rollout.plan.canary not in self._view.paths:
+            return
+        ready = self._view.ready(rollout.plan.canary)
+        # Just after a start nobody has reported yet: that is no reason to take the canary out.
+        if ready >= rollout.capacity.ready or at - self._opened_at > STALE_SECONDS:
+            self._desk.apply(CapacityChanged(at, ready, self._view.paths[rollout.plan.canary].replicas))
+
+    def _close_window(self, at: float) -> None:
+        rollout, window = self._desk.rollout, self._desk.memory.window
+        if rollout is None or window is None or at - window.opened < rollout.plan.window:
+            return
+        plan = rollout.plan
+        self._desk.apply(
+            WindowClosed(at, window.close(at, plan.stable, plan.canary, self._view.in_flight(plan.canary)))
+        )
+        self._desk.open_window(at)
+
+    def _note_applied(self, at: float) -> None:
+        rollout, split = self._desk.rollout, self._desk.split
+        if rollout is None or rollout.is_applied or split.version != self._desk.memory.split.version:
+            return
+        if self._view.follows(split.version):
+            seconds = at - self._desk.memory.split_at
+            self._desk.apply(SplitApplied(at, split.version, len(self._view.routers), seconds))
+
+    def command(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out an operator's command; the answer is a `CommandAnswer`.
+
+        Raises BadRequest on unusable arguments, NotFound without a rollout to act on, Conflict or
+        InvalidTransition where the command does not fit the present state.
+        """
+        match name:
+            case "start":
+                answer = self._start(arguments)
+            case "lint":
+                errors, warnings = self._lint(arguments)
+                answer = CommandAnswer(errors=errors, warnings=warnings)
+            case "list":
+                answer = CommandAnswer(rollouts=self._journal.summaries())
+            case "history":
+                answer = CommandAnswer(events=self._history(arguments))
+            case _:
+                answer = self._move(name, arguments)
+        return dict(answer)
+
+    def _start(self, arguments: Mapping[str, Any]) -> CommandAnswer:
+        raw = dict(commands.plan_in(arguments))
+        errors, warnings = self._lint(arguments)
+        if errors:
+            raise BadRequest("; ".join(errors), param="plan")
+        rollout = self._desk.rollout
+        if rollout is not None and not rollout.is_over:
+            raise Conflict(f"rollout '{rollout.id}' is {rollout.state} ({rollout.reason}): abort or promote it first")
+        if commands.flag(arguments, "dry_run"):
+            return CommandAnswer(message="the plan can be started", warnings=warnings)
+        self.tick()
+        number = len(self._journal.rollout_ids()) + 1
+        started = self._desk.start(RolloutStarted(self._desk.now(), f"{raw['canary']}-{number}", raw))
+        self._view.forget_losses(started.plan.canary)
+        self.tick()
+        return self._moved(f"rollout '{started.id}' started", warnings)
+
+    def _move(self, name: str, arguments: Mapping[str, Any]) -> CommandAnswer:
+        event = commands.event_for(name, arguments, self._desk.now())
+        if event is None:
+            raise NotFound(f"no command '{name}'; there are: {', '.join(commands.known())}")
+        rollout = self._desk.rollout
+        if rollout is None:
+            raise NotFound(f"there is no rollout to {event.verb}; start one")
+        if isinstance(event, OperatorRetried):
+            self._refuse_unfit(rollout.plan)
+            self._view.forget_losses(rollout.plan.canary)
+        self._desk.apply(event)
+        self._desk.commit()
+        return self._moved(commands.confirmation(event, self._desk.rollout or rollout))
+
+    def _refuse_unfit(self, plan: Plan) -> None:
+        problems = misfits(plan, self._view.paths, self._desk.memory.stable)
+        if problems:
+            raise Conflict("; ".join(problems))
+
+    def _lint(self, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """What forbids a plan, and what speaks against it."""
+        try:
+            plan = read_plan(commands.plan_in(arguments))
+        except ConfigError as error:
+            return [str(error)], []
+        return misfits(plan, self._view.paths, self._desk.memory.stable), cautions(plan)
+
+    def _history(self, arguments: Mapping[str, Any]) -> list[HistoryEntry]:
+        ids = self._journal.rollout_ids()
+        wanted = commands.text(arguments, "rollout") or (ids[-1] if ids else "")
+        if wanted not in ids:
+            raise NotFound(f"no rollout '{wanted}'" if wanted else "no rollout was ever started", param="rollout")
+        limit = commands.count(arguments, "limit", 200)
+        return self._journal.history(wanted, limit=limit, windows=commands.flag(arguments, "windows"))
+
+    def status(self) -> Mapping[str, Any]:
+        """A `FleetStatus`."""
+        return dict(
+            fleet_status(
+                self._picture(),
+                self._rollout_status(),
+                wall=self._desk.wall(),
+                journal=str(self._config.journal),
+            )
+        )
+
+    def _rollout_status(self) -> RolloutStatus | None:
+        rollout, dates = self._desk.rollout, self._desk.dates
+        if rollout is None or dates is None:
+            return None
+        return rollout_status(rollout, self._desk.memory.window, self._desk.now(), dates)
+
+    def _moved(self, message: str, warnings: Sequence[str] = ()) -> CommandAnswer:
+        answer = CommandAnswer(message=message, warnings=list(warnings))
+        rollout = self._rollout_status()
+        if rollout is not None:
+            answer["rollout"] = rollout
+        return answer
+
+    def metrics(self) -> bytes:
+        """The whole fleet in Prometheus' text format."""
+        return render(metrics_of(self._picture(), journal_failures=self._journal_failures))
+
+    def _picture(self) -> Picture:
+        desk = self._desk
+        return Picture(self._model_name, desk.now(), desk.split, desk.memory, self._view, self._rates, desk.rollout)

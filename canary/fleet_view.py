@@ -1,0 +1,108 @@
+"""Who is alive? Replicas and routers as they last reported themselves, and replicas that die one after another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from canary.plan import PathFacts
+from fleet.traffic import HardTrip, HardTripKind, ReplicaReport, RouterReport
+
+STALE_SECONDS = 5.0
+"""Without news for so long a replica or router counts as gone."""
+LOOP_REPLICAS = 3
+LOOP_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A replica's last report and when it came."""
+
+    report: ReplicaReport
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSeen:
+    """A router's last report, without its tallies, and when it came."""
+
+    router_id: str
+    applied_split: int
+    in_flight: Mapping[str, int]
+    queued: int
+    sequence: int
+    at: float
+
+
+@dataclass(slots=True)
+class FleetView:
+    """Every method gets the time from its caller, in seconds of one monotonic clock."""
+
+    paths: Mapping[str, PathFacts]
+    replicas: dict[str, Seen] = field(default_factory=dict)
+    routers: dict[str, RouterSeen] = field(default_factory=dict)
+    losses: deque[tuple[float, str, str]] = field(default_factory=deque)
+    """(when, path, replica id) of replicas that went while their path had too few."""
+
+    def replica_reported(self, report: ReplicaReport, now: float) -> tuple[int, list[HardTrip]]:
+        """Take in a report; returns new preemptions, and a trip if the replica ran out of memory since its last."""
+        before = self.replicas.get(report.replica_id)
+        self.replicas[report.replica_id] = Seen(report, now)
+        if before is None:
+            return 0, []
+        new = report.out_of_memory - before.report.out_of_memory
+        detail = f"replica {report.replica_id} could not allocate memory"
+        trips = [HardTrip(report.path, HardTripKind.OOM, detail)] if new > 0 else []
+        return max(0, report.preemptions - before.report.preemptions), trips
+
+    def router_reported(self, report: RouterReport, now: float) -> None:
+        """Take in a report; one that is sent again says that its router lives, and nothing new."""
+        before = self.routers.get(report.router_id)
+        if before is not None and report.sequence <= before.sequence:
+            self.routers[report.router_id] = replace(before, at=now)
+            return
+        self.routers[report.router_id] = RouterSeen(
+            report.router_id, report.applied_split, report.in_flight, report.queued, report.sequence, now
+        )
+
+    def expire(self, now: float) -> list[HardTrip]:
+        """Forget who has been silent; returns a trip for every path whose replicas die in a row.
+
+        A replica that goes while enough others are ready was retired, not lost.
+        """
+        for router_id in [key for key, seen in self.routers.items() if now - seen.at > STALE_SECONDS]:
+            del self.routers[router_id]
+        for replica_id in [key for key, seen in self.replicas.items() if now - seen.at > STALE_SECONDS]:
+            path = self.replicas.pop(replica_id).report.path
+            if path in self.paths and self.ready(path) < self.paths[path].replicas:
+                self.losses.append((now, path, replica_id))
+        while self.losses and now - self.losses[0][0] > LOOP_SECONDS:
+            self.losses.popleft()
+        return [trip for path in self.paths for trip in self._loop(path)]
+
+    def _loop(self, path: str) -> list[HardTrip]:
+        lost = sorted({replica for _, of, replica in self.losses if of == path})
+        if len(lost) < LOOP_REPLICAS:
+            return []
+        self.forget_losses(path)
+        detail = f"{len(lost)} replicas lost within {LOOP_SECONDS:g} s: {', '.join(lost)}"
+        return [HardTrip(path, HardTripKind.CRASH_LOOP, detail)]
+
+    def forget_losses(self, path: str) -> None:
+        self.losses = deque(loss for loss in self.losses if loss[1] != path)
+
+    def of(self, path: str) -> list[Seen]:
+        """The path's living replicas, by id."""
+        return [self.replicas[key] for key in sorted(self.replicas) if self.replicas[key].report.path == path]
+
+    def ready(self, path: str) -> int:
+        return len(self.of(path))
+
+    def in_flight(self, path: str) -> int:
+        """Streams open on the path, by all living routers."""
+        return sum(router.in_flight.get(path, 0) for router in self.routers.values())
+
+    def follows(self, version: int) -> bool:
+        """Whether there are routers and all of them route by this split or a later one."""
+        return bool(self.routers) and all(router.applied_split >= version for router in self.routers.values())

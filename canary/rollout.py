@@ -1,0 +1,264 @@
+"""What does an event do to a rollout? A transition table without any input or output of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from canary.events import (
+    CapacityChanged,
+    Event,
+    HardTripped,
+    OperatorAborted,
+    OperatorPaused,
+    OperatorPromoted,
+    OperatorResumed,
+    OperatorRetried,
+    OperatorSetWeight,
+    SetSplit,
+    SplitApplied,
+    Ticked,
+    WindowClosed,
+)
+from canary.guardrails import Evidence, Level, Signal, observe, worst
+from canary.rollout_state import (
+    Capacity,
+    Rollout,
+    State,
+    lack_of,
+    split_of,
+    step_weight,
+    verdicts_of,
+    waiting_for,
+)
+from fleet.errors import InvalidTransition
+
+
+def advance(rollout: Rollout, event: Event) -> tuple[Rollout, tuple[SetSplit, ...]]:
+    """The rollout after an event, and what is to be done about it.
+
+    Raises InvalidTransition, with the story so far, where the event does not fit; nothing has changed then.
+    """
+    transition = TRANSITIONS.get((rollout.state, type(event)))
+    if transition is None:
+        raise _refusal(rollout, event)
+    after = transition.carry_out(rollout, event)
+    if after is rollout:
+        return rollout, ()
+    wanted = split_of(after)
+    is_changed = wanted != split_of(rollout)
+    if is_changed:
+        after = replace(after, is_applied=False, evidence=after.evidence.reweighted(after.plan))
+    return _clocked(after, event.at), (wanted,) if is_changed else ()
+
+
+def _refusal(rollout: Rollout, event: Event) -> InvalidTransition:
+    hint = "; retry starts a new attempt" if rollout.state in (State.ROLLED_BACK, State.ABORTED) else ""
+    story = f"rollout '{rollout.id}' is {rollout.state} ({rollout.reason})"
+    return InvalidTransition(f"{story}: cannot {event.verb}{hint}")
+
+
+def _clocked(rollout: Rollout, at: float) -> Rollout:
+    """Run the bake clock exactly while the step's weight is in force."""
+    is_running = rollout.state == State.BAKING and rollout.is_applied
+    if is_running and rollout.baking_since is None:
+        return replace(rollout, baking_since=at)
+    if not is_running and rollout.baking_since is not None:
+        return replace(rollout, baked=rollout.elapsed(at), baking_since=None)
+    return rollout
+
+
+def _capacity_changed(rollout: Rollout, event: CapacityChanged) -> Rollout:
+    capacity = Capacity(event.ready, event.wanted)
+    if capacity == rollout.capacity:
+        return rollout
+    after = replace(rollout, capacity=capacity)
+    return _resettled(after) if rollout.state in (State.PREPARING, State.BAKING, State.HOLDING) else after
+
+
+def _resettled(rollout: Rollout) -> Rollout:
+    """Bake if the step's weight can be carried and both arms are heard of, else prepare or hold."""
+    lack = lack_of(rollout.capacity, step_weight(rollout.plan, rollout.step))
+    if rollout.state == State.PREPARING and lack:
+        return replace(rollout, reason=lack)
+    if lack:
+        return replace(rollout, state=State.HOLDING, reason=lack)
+    match rollout.evidence.signal:
+        case Signal.CANARY_SILENT:
+            return replace(rollout, state=State.HOLDING, reason="no data from the canary")
+        case Signal.ALL_SILENT:
+            return replace(rollout, state=State.HOLDING, reason="no data from either path: nothing is moved blindly")
+        case Signal.SEEN:
+            return replace(rollout, state=State.BAKING, reason=_at_step(rollout))
+
+
+def _at_step(rollout: Rollout) -> str:
+    return f"step {rollout.step + 1} of {len(rollout.plan.steps)} at {step_weight(rollout.plan, rollout.step):g} %"
+
+
+def _split_applied(rollout: Rollout, _: SplitApplied) -> Rollout:
+    # The window that is open now saw two splits, however late the last router was.
+    return replace(rollout, is_applied=True, evidence=rollout.evidence.reweighted(rollout.plan))
+
+
+def _window_closed(rollout: Rollout, event: WindowClosed) -> Rollout:
+    if not rollout.is_judged:
+        return rollout
+    is_promoted = rollout.state == State.PROMOTED
+    evidence = observe(rollout.evidence, rollout.plan, event.window, is_promoted=is_promoted)
+    silent_since = None
+    if evidence.signal == Signal.CANARY_SILENT:
+        silent_since = event.at - event.window.seconds if rollout.silent_since is None else rollout.silent_since
+    after = replace(rollout, evidence=evidence, silent_since=silent_since)
+    decisive = worst(verdicts_of(after))
+    if decisive is not None and decisive.level == Level.FAIL:
+        return _rolled_back(after, f"{decisive.guardrail}: {decisive.reason}")
+    return _resettled(after) if rollout.state in (State.BAKING, State.HOLDING) else after
+
+
+def _hard_tripped(rollout: Rollout, event: HardTripped) -> Rollout:
+    if event.trip.path != rollout.plan.canary or rollout.is_final:
+        return rollout
+    after = replace(rollout, evidence=replace(rollout.evidence, trip=event.trip))
+    return _rolled_back(after, f"{event.trip.kind}: {event.trip.detail}")
+
+
+def _rolled_back(rollout: Rollout, reason: str) -> Rollout:
+    return replace(rollout, state=State.ROLLED_BACK, reason=reason, override=None)
+
+
+def _ticked(rollout: Rollout, event: Ticked) -> Rollout:
+    policy = rollout.plan.on_no_data
+    if rollout.silent_since is not None and policy.then == "rollback" and rollout.is_judged:
+        silent = event.at - rollout.silent_since
+        if silent >= policy.hold:
+            waiting = rollout.evidence.canary_waiting
+            return _rolled_back(
+                rollout, f"signal: {waiting} canary requests wait, nothing heard of them for {silent:.0f} s"
+            )
+    is_baked = rollout.elapsed(event.at) >= rollout.plan.steps[rollout.step].bake
+    if rollout.state == State.BAKING and is_baked and waiting_for(rollout, event.at) is None:
+        return _stepped_on(rollout)
+    return rollout
+
+
+def _stepped_on(rollout: Rollout) -> Rollout:
+    if rollout.step == len(rollout.plan.steps) - 1:
+        return _promoted(rollout, "every step passed")
+    return _at_next_step(rollout)
+
+
+def _at_next_step(rollout: Rollout) -> Rollout:
+    after = replace(
+        rollout,
+        state=State.BAKING,
+        step=rollout.step + 1,
+        override=None,
+        baked=0.0,
+        baking_since=None,
+        evidence=rollout.evidence.next_step(rollout.plan),
+    )
+    return replace(after, reason=_at_step(after))
+
+
+def _promoted(rollout: Rollout, reason: str) -> Rollout:
+    evidence = rollout.evidence.next_step(rollout.plan)
+    return replace(rollout, state=State.PROMOTED, reason=reason, override=None, evidence=evidence)
+
+
+def _paused(rollout: Rollout, _: OperatorPaused) -> Rollout:
+    return replace(rollout, state=State.PAUSED, reason="paused by the operator")
+
+
+def _weight_set(rollout: Rollout, event: OperatorSetWeight) -> Rollout:
+    reason = f"the operator set the weight to {event.percent:g} %; resume returns to the plan"
+    return replace(rollout, state=State.PAUSED, reason=reason, override=event.percent)
+
+
+def _resumed(rollout: Rollout, _: OperatorResumed) -> Rollout:
+    return _resettled(replace(rollout, override=None))
+
+
+def _operator_promoted(rollout: Rollout, event: OperatorPromoted) -> Rollout:
+    is_last = rollout.step == len(rollout.plan.steps) - 1
+    aim = 100.0 - rollout.plan.holdback if event.full or is_last else step_weight(rollout.plan, rollout.step + 1)
+    lack = lack_of(rollout.capacity, aim)
+    if lack:
+        raise InvalidTransition(f"rollout '{rollout.id}' cannot be promoted: {lack}")
+    decisive = worst(verdicts_of(rollout))
+    recorded = "promoted by the operator"
+    if decisive is not None and decisive.level > Level.PASS:
+        recorded += f" in spite of {decisive.level.label}: {decisive.guardrail}: {decisive.reason}"
+    if event.full or is_last:
+        return _promoted(rollout, recorded)
+    after = _at_next_step(rollout)
+    return replace(after, reason=f"{after.reason}, {recorded}")
+
+
+def _aborted(rollout: Rollout, event: OperatorAborted) -> Rollout:
+    if rollout.is_final:
+        raise InvalidTransition(
+            f"rollout '{rollout.id}' is promoted and '{rollout.plan.canary}' is the stable path: "
+            f"start a rollout to '{rollout.plan.stable}' to go back"
+        )
+    return replace(rollout, state=State.ABORTED, reason=event.reason or "aborted by the operator", override=None)
+
+
+def _retried(rollout: Rollout, _: OperatorRetried) -> Rollout:
+    again = Rollout(
+        rollout.id,
+        rollout.plan,
+        Evidence.start(rollout.plan),
+        attempt=rollout.attempt + 1,
+        capacity=rollout.capacity,
+    )
+    return _resettled(again)
+
+
+def _noted(rollout: Rollout, _: Event) -> Rollout:
+    return rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What carries an event out, and the states it can lead to."""
+
+    carry_out: Callable[[Rollout, Any], Rollout]
+    to: tuple[State, ...]
+
+
+_S = State
+TRANSITIONS: dict[tuple[State, type[Event]], Transition] = {
+    (_S.PREPARING, CapacityChanged): Transition(_capacity_changed, (_S.PREPARING, _S.BAKING)),
+    (_S.BAKING, CapacityChanged): Transition(_capacity_changed, (_S.BAKING, _S.HOLDING)),
+    (_S.HOLDING, CapacityChanged): Transition(_capacity_changed, (_S.BAKING, _S.HOLDING)),
+    (_S.PREPARING, WindowClosed): Transition(_noted, (_S.PREPARING,)),
+    (_S.BAKING, WindowClosed): Transition(_window_closed, (_S.BAKING, _S.HOLDING, _S.ROLLED_BACK)),
+    (_S.HOLDING, WindowClosed): Transition(_window_closed, (_S.BAKING, _S.HOLDING, _S.ROLLED_BACK)),
+    (_S.BAKING, Ticked): Transition(_ticked, (_S.BAKING, _S.PROMOTED, _S.ROLLED_BACK)),
+    (_S.BAKING, OperatorPaused): Transition(_paused, (_S.PAUSED,)),
+    (_S.HOLDING, OperatorPaused): Transition(_paused, (_S.PAUSED,)),
+    (_S.PAUSED, OperatorResumed): Transition(_resumed, (_S.BAKING, _S.HOLDING)),
+    (_S.PROMOTED, OperatorAborted): Transition(_aborted, (_S.ABORTED,)),
+    (_S.ROLLED_BACK, OperatorRetried): Transition(_retried, (_S.PREPARING, _S.BAKING)),
+    (_S.ABORTED, OperatorRetried): Transition(_retried, (_S.PREPARING, _S.BAKING)),
+}
+for _state in (_S.PREPARING, _S.BAKING, _S.PAUSED, _S.HOLDING):
+    TRANSITIONS[_state, OperatorAborted] = Transition(_aborted, (_S.ABORTED,))
+    TRANSITIONS[_state, HardTripped] = Transition(_hard_tripped, (_state, _S.ROLLED_BACK))
+for _state in (_S.BAKING, _S.PAUSED, _S.HOLDING):
+    TRANSITIONS[_state, OperatorPromoted] = Transition(_operator_promoted, (_S.BAKING, _S.PROMOTED))
+    TRANSITIONS[_state, OperatorSetWeight] = Transition(_weight_set, (_S.PAUSED,))
+for _state in (_S.PAUSED, _S.PROMOTED):
+    TRANSITIONS[_state, CapacityChanged] = Transition(_capacity_changed, (_state,))
+    TRANSITIONS[_state, WindowClosed] = Transition(_window_closed, (_state, _S.ROLLED_BACK))
+for _state in (_S.PREPARING, _S.PAUSED, _S.HOLDING, _S.PROMOTED):
+    TRANSITIONS[_state, Ticked] = Transition(_ticked, (_state, _S.ROLLED_BACK))
+for _state in State:
+    TRANSITIONS[_state, SplitApplied] = Transition(_split_applied, (_state,))
+TRANSITIONS[_S.PROMOTED, HardTripped] = Transition(_hard_tripped, (_S.PROMOTED, _S.ROLLED_BACK))
+for _state in (_S.ROLLED_BACK, _S.ABORTED):
+    TRANSITIONS[_state, CapacityChanged] = Transition(_capacity_changed, (_state,))
+    for _fact in (WindowClosed, HardTripped, Ticked):
+        TRANSITIONS[_state, _fact] = Transition(_noted, (_state,))

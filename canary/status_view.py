@@ -1,0 +1,198 @@
+"""How does the controller's knowledge look from outside? Status, realised weight and the metrics' snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from canary.desk import Dates
+from canary.fleet_view import FleetView, Seen
+from canary.memory import Memory
+from canary.rates import Rates
+from canary.rollout_state import Rollout, stage_of, step_weight, verdicts_of, waiting_for
+from canary.status import (
+    FleetStatus,
+    PathStatus,
+    ReplicaStatus,
+    RolloutStatus,
+    RouterStatus,
+    SplitStatus,
+    StepStatus,
+    VerdictStatus,
+)
+from canary.verdict import Verdict
+from canary.windows import OpenWindow
+from fleet.metrics import DRAFT_HEALTH, GuardrailSnapshot, PathSnapshot, RolloutSnapshot, Snapshot
+from fleet.traffic import PathTally, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that status and metrics are made of, at one moment of the rollout's clock."""
+
+    model_name: str
+    at: float
+    split: Split
+    memory: Memory
+    view: FleetView
+    rates: Rates
+    rollout: Rollout | None
+
+
+def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float, journal: str) -> FleetStatus:
+    split = picture.split
+    return FleetStatus(
+        model=picture.model_name,
+        stable=picture.memory.stable,
+        split=SplitStatus(
+            version=split.version, stable=split.stable, canary=split.canary, canary_percent=split.canary_percent
+        ),
+        paths=[_path(picture, path) for path in picture.view.paths],
+        routers=[
+            RouterStatus(
+                router_id=router.router_id,
+                applied_split=router.applied_split,
+                age_seconds=picture.at - router.at,
+                in_flight=sum(router.in_flight.values()),
+                queued=router.queued,
+            )
+            for router in picture.view.routers.values()
+        ],
+        rollout=rollout,
+        at=wall,
+        journal=journal,
+    )
+
+
+def _path(picture: Picture, path: str) -> PathStatus:
+    facts, replicas = picture.view.paths[path], picture.view.of(path)
+    reports = [seen.report for seen in replicas]
+    role = "stable" if path == picture.split.stable else "canary" if path == picture.split.canary else "idle"
+    return PathStatus(
+        path=path,
+        role=role,
+        is_speculative=facts.is_speculative,
+        replicas_ready=len(replicas),
+        replicas_wanted=facts.replicas,
+        draft=max((report.draft for report in reports), key=_severity, default=DRAFT_HEALTH[0]),
+        running=sum(report.running for report in reports),
+        waiting=sum(report.waiting for report in reports),
+        kv_used_tokens=sum(report.kv_used_tokens for report in reports),
+        kv_total_tokens=sum(report.kv_total_tokens for report in reports),
+        in_flight=picture.view.in_flight(path),
+        tokens_per_second=picture.rates.tokens_per_second(path),
+        acceptance=picture.rates.acceptance(path),
+        replicas=[_replica(seen, picture.at) for seen in replicas],
+    )
+
+
+def _severity(health: str) -> int:
+    return DRAFT_HEALTH.index(health) if health in DRAFT_HEALTH else len(DRAFT_HEALTH)
+
+
+def _replica(seen: Seen, at: float) -> ReplicaStatus:
+    report = seen.report
+    return ReplicaStatus(
+        replica_id=report.replica_id,
+        pid=report.pid,
+        draft=report.draft,
+        draft_pid=report.draft_pid,
+        running=report.running,
+        waiting=report.waiting,
+        age_seconds=at - seen.at,
+    )
+
+
+def rollout_status(rollout: Rollout, window: OpenWindow | None, at: float, dates: Dates) -> RolloutStatus:
+    plan, evidence, stage = rollout.plan, rollout.evidence, stage_of(rollout)
+    bake, elapsed = plan.steps[rollout.step].bake, rollout.elapsed(at)
+    return RolloutStatus(
+        id=rollout.id,
+        attempt=rollout.attempt,
+        stable=plan.stable,
+        canary=plan.canary,
+        state=rollout.state.value,
+        reason=rollout.reason,
+        waiting_for=waiting_for(rollout, at),
+        step=rollout.step + 1,
+        steps=[
+            StepStatus(weight=step_weight(plan, index), bake_seconds=step.bake) for index, step in enumerate(plan.steps)
+        ],
+        weight_set=rollout.weight,
+        weight_realised=realised_weight(rollout, window),
+        bake_elapsed_seconds=elapsed,
+        bake_left_seconds=max(0.0, bake - elapsed),
+        windows=evidence.step_windows,
+        windows_needed=stage.windows_needed,
+        requests=evidence.step_requests[1],
+        requests_needed=stage.requests_needed,
+        verdicts=[_verdict(verdict) for verdict in verdicts_of(rollout)],
+        started_at=dates.started_at,
+        ended_at=dates.ended_at,
+        plan=dict(dates.plan),
+    )
+
+
+def realised_weight(rollout: Rollout, window: OpenWindow | None) -> float | None:
+    """Percent of the compared requests that the canary was given since the weight last changed."""
+    stable, canary = rollout.evidence.assigned
+    if window is not None and rollout.is_judged and not rollout.evidence.is_mixed(rollout.plan):
+        stable += window.tallies.get(rollout.plan.stable, PathTally()).assigned
+        canary += window.tallies.get(rollout.plan.canary, PathTally()).assigned
+    return 100.0 * canary / (stable + canary) if stable + canary else None
+
+
+def _verdict(verdict: Verdict) -> VerdictStatus:
+    proof, need = verdict.proof, verdict.need
+    return VerdictStatus(
+        guardrail=verdict.guardrail,
+        level=verdict.level.label,
+        reason=verdict.reason,
+        unit=verdict.unit,
+        estimate=verdict.estimate,
+        interval=verdict.interval,
+        limit=verdict.limit,
+        e_value=None if proof is None else proof.e_value,
+        threshold=None if proof is None else proof.threshold,
+        samples=verdict.samples,
+        needed=None if need is None else need.samples,
+        eta_seconds=None if need is None else need.seconds,
+    )
+
+
+def metrics_of(picture: Picture, *, journal_failures: int) -> Snapshot:
+    """What a scrape shows."""
+    view, memory = picture.view, picture.memory
+    return Snapshot(
+        model_name=picture.model_name,
+        paths=[
+            PathSnapshot(
+                path=path,
+                totals=memory.served.get(path, PathTally()),
+                replicas=[seen.report for seen in view.of(path)],
+                replicas_wanted=facts.replicas,
+                preemptions=memory.preemptions.get(path, 0),
+                in_flight=view.in_flight(path),
+            )
+            for path, facts in view.paths.items()
+        ],
+        rollout=None if picture.rollout is None else _rollout(picture.rollout, memory.window),
+        trips=memory.trips,
+        split_version=picture.split.version,
+        routers=len(view.routers),
+        routers_current=sum(router.applied_split >= picture.split.version for router in view.routers.values()),
+        queued=sum(router.queued for router in view.routers.values()),
+        journal_failures=journal_failures,
+    )
+
+
+def _rollout(rollout: Rollout, window: OpenWindow | None) -> RolloutSnapshot:
+    guardrails = [
+        GuardrailSnapshot(
+            verdict.guardrail,
+            int(verdict.level),
+            None if verdict.proof is None else verdict.proof.e_value,
+            None if verdict.proof is None else verdict.proof.threshold,
+        )
+        for verdict in verdicts_of(rollout)
+    ]
+    return RolloutSnapshot(rollout.state.value, rollout.weight, realised_weight(rollout, window), guardrails)
