@@ -236,8 +236,8 @@ class Engine:
 
     def _note_step(self, plan: Plan, seconds: float) -> None:
         self.stats = replace(self.stats, steps=self.stats.steps + 1, step_seconds=self.stats.step_seconds + seconds)
-        if self._speculator is not None:
-            self._speculator.note_step(sum(work.new_tokens + len(work.drafted) for work in plan.works), seconds)
+        if self._speculator is not None and all(work.samples and work.new_tokens == 1 for work in plan.works):
+            self._speculator.observe_decoding(sum(1 + len(work.drafted) for work in plan.works), seconds)
 
     def _note_load(self) -> None:
         self.stats = replace(

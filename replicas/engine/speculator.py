@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+from fleet.clock import Clock
 from fleet.generation import Round
 from replicas.engine.sequence import Sequence
+from replicas.speculation.draft_length import DraftLengths
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Proposer, ProposerState, Want
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationPolicy:
+    """How a path speculates."""
+
+    max_draft_tokens: int
+    is_adaptive: bool
+    """Choose lengths from acceptance and costs, else always the longest."""
+    must_answer: bool
+    """A missing proposal is late; otherwise it only means that there was nothing to propose."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
-    """What one step committed for an open sequence."""
+    """What one step committed for an open sequence that goes on."""
 
     sequence: Sequence
     base_length: int
@@ -24,12 +38,12 @@ class Settled:
 class Speculator:
     """Keeps the proposer in step with the sequences. Nothing a proposer answers can do more than cost time."""
 
-    def __init__(self, proposer: Proposer, *, max_draft_tokens: int, vocab_size: int, must_answer: bool) -> None:
-        """`must_answer`: whether a missing proposal is late, or only means that there was nothing to propose."""
+    def __init__(self, proposer: Proposer, policy: SpeculationPolicy, vocab_size: int, clock: Clock) -> None:
         self._proposer = proposer
-        self._max_draft_tokens = max_draft_tokens
+        self._policy = policy
         self._vocab_size = vocab_size
-        self._must_answer = must_answer
+        self._clock = clock
+        self._lengths = DraftLengths()
 
     def propose(self, sequences: Iterable[Sequence]) -> tuple[dict[int, tuple[int, ...]], frozenset[int]]:
         """Drafts by sequence id for the next step, and the sequences whose proposal is late or wrong.
@@ -43,39 +57,48 @@ class Speculator:
         ]
         if not wants:
             return {}, frozenset()
+        started = self._clock.monotonic()
         proposals = self._proposer.propose(wants)
+        self._lengths.observe_draft(max(want.max_tokens for want in wants), self._clock.monotonic() - started)
         drafts = {want.sequence_id: self._usable(want, proposals.get(want.sequence_id)) for want in wants}
         missing = frozenset(sequence_id for sequence_id, tokens in drafts.items() if not tokens)
-        return drafts, missing if self._must_answer else frozenset()
+        return drafts, missing if self._policy.must_answer else frozenset()
 
-    def settle(self, settled: Iterable[Settled], opened: Iterable[Sequence]) -> None:
-        """Tell the proposer what was committed, how many tokens to draft next, and which sequences are new."""
-        verdicts = []
+    def observe_decoding(self, rows: int, seconds: float) -> None:
+        """Learn what a target step costs that carried so many rows and no prompt."""
+        self._lengths.observe_target(rows, seconds)
+
+    def settle(self, settled: Items[Settled], joined: Items[Sequence]) -> None:
+        """After a step: choose the next lengths, tell the proposer what was committed and who has joined."""
         for item in settled:
-            sequence = item.sequence
-            sequence.draft_length = self._next_length(sequence)
-            verdicts.append(
-                SequenceVerdict(
-                    sequence.id,
-                    sequence.epoch,
-                    item.base_length,
-                    item.round.accepted,
-                    item.committed,
-                    sequence.draft_length,
-                )
-            )
+            self._lengths.observe_round(item.sequence.id, item.round)
+        lengths = self._choose([*(item.sequence for item in settled), *joined])
+        verdicts = [_verdict(item, lengths[item.sequence.id]) for item in settled]
+        for item in settled:
+            item.sequence.draft_length = lengths[item.sequence.id]
         if verdicts:
             self._proposer.settle(verdicts)
-        for sequence in opened:
-            self._open(sequence)
+        for sequence in joined:
+            if self._longest(sequence) > 0:
+                self._open(sequence, lengths[sequence.id])
 
-    def _open(self, sequence: Sequence) -> None:
-        """Start to speculate on a sequence whose prompt is cached, unless its request forbids it."""
-        if self._longest(sequence) == 0:
-            return
+    def close(self, sequences: Iterable[Sequence], reason: str) -> None:
+        """Stop to speculate on sequences; those that are not open are skipped."""
+        closed = [sequence for sequence in sequences if sequence.is_open]
+        for sequence in closed:
+            sequence.is_open = False
+        if closed:
+            sequence_ids = tuple(sequence.id for sequence in closed)
+            self._lengths.forget(sequence_ids)
+            self._proposer.close(Closing(sequence_ids, reason))
+
+    def state(self) -> ProposerState:
+        return self._proposer.state()
+
+    def _open(self, sequence: Sequence, draft_length: int) -> None:
         sequence.epoch += 1
         sequence.is_open = True
-        sequence.draft_length = self._next_length(sequence)
+        sequence.draft_length = draft_length
         request = sequence.request
         self._proposer.open(
             Opening(
@@ -85,38 +108,30 @@ class Speculator:
                 sequence.prompt_length,
                 request.sampling,
                 request.choice_index,
-                sequence.draft_length,
+                draft_length,
             )
         )
 
-    def close(self, sequences: Iterable[Sequence], reason: str) -> None:
-        """Stop to speculate on sequences; those that are not open are skipped."""
-        closed = [sequence for sequence in sequences if sequence.is_open]
-        for sequence in closed:
-            sequence.is_open = False
-        if closed:
-            self._proposer.close(Closing(tuple(sequence.id for sequence in closed), reason))
-
-    def note_step(self, rows: int, seconds: float) -> None:
-        """Learn what a target step of so many rows costs."""
-
-    def state(self) -> ProposerState:
-        return self._proposer.state()
+    def _choose(self, sequences: Items[Sequence]) -> Mapping[int, int]:
+        # The target adds a token of its own, so a draft of all remaining ones would draft one for nothing.
+        caps = {sequence.id: max(0, min(self._longest(sequence), sequence.remaining - 1)) for sequence in sequences}
+        return self._lengths.choose(caps) if self._policy.is_adaptive and caps else caps
 
     def _longest(self, sequence: Sequence) -> int:
-        """The longest draft this request allows."""
+        """The longest draft that the request and the path allow."""
         asked = sequence.request.num_speculative_tokens
-        return self._max_draft_tokens if asked is None else min(asked, self._max_draft_tokens)
-
-    def _next_length(self, sequence: Sequence) -> int:
-        # The target adds a token of its own, so a draft of all remaining ones would draft one for nothing.
-        return max(0, min(self._longest(sequence), sequence.remaining - 1))
+        return self._policy.max_draft_tokens if asked is None else min(asked, self._policy.max_draft_tokens)
 
     def _usable(self, want: Want, proposal: Proposal | None) -> tuple[int, ...]:
-        """The proposal's tokens as far as they can be verified: for this very state, and real tokens."""
+        """The proposal's tokens if they can be verified: for this very state, and all of them real tokens."""
         if proposal is None or (proposal.epoch, proposal.base_length) != (want.epoch, want.base_length):
             return ()
-        tokens = proposal.token_ids[: want.max_tokens]
-        if not all(0 <= token_id < self._vocab_size for token_id in tokens):
-            return ()
-        return tokens
+        token_ids = proposal.token_ids[: want.max_tokens]
+        return token_ids if all(0 <= token_id < self._vocab_size for token_id in token_ids) else ()
+
+
+def _verdict(item: Settled, next_draft_length: int) -> SequenceVerdict:
+    sequence = item.sequence
+    return SequenceVerdict(
+        sequence.id, sequence.epoch, item.base_length, item.round.accepted, item.committed, next_draft_length
+    )
