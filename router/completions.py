@@ -48,8 +48,7 @@ class GenerationEndpoint:
 
     async def _job(self, request: Request) -> Job:
         raw = await json_body(request)
-        given = request.headers.get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        request_id = returned_request_id(request.headers).get("x-request-id") or secrets.token_hex(16)
         if len(raw) < LONG_BODY_BYTES:
             return self._read(raw, request_id)
         return await asyncio.to_thread(self._read, raw, request_id)
@@ -101,6 +100,12 @@ async def json_body(request: Request) -> bytes:
     if content_type != "application/json":
         raise HTTPException(415, "send the body as JSON, with 'Content-Type: application/json'")
     return await request.body()
+
+
+def returned_request_id(headers: Mapping[str, str]) -> dict[str, str]:
+    """The client's own id for its request as a header to answer with; nothing where it gave none that is usable."""
+    given = headers.get("x-request-id", "")
+    return {"x-request-id": given} if REQUEST_ID.fullmatch(given) else {}
 
 
 def facts_of(job: Job, headers: Mapping[str, str], tenant: str | None) -> RequestFacts:

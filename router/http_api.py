@@ -22,7 +22,7 @@ from fleet.errors import BadRequest, FleetError, NotFound, Overloaded, Unavailab
 from router.access import Access
 from router.answers import error_body
 from router.backend import Control
-from router.completions import GenerationEndpoint, json_body
+from router.completions import GenerationEndpoint, json_body, returned_request_id
 from router.dispatch import Dispatcher
 from router.intake import Api, Intake, ServedModel, plain_messages
 from router.openai_schema import DetokenizeBody, TokenizeBody, parse
@@ -199,7 +199,7 @@ class _Admin:
 async def _fleet_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, FleetError):
         raise error
-    headers = {}
+    headers = returned_request_id(request.headers)
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
     return JSONResponse(error_body(error), error.http_status, headers=headers)

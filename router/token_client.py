@@ -9,7 +9,7 @@ from typing import assert_never
 import grpc
 import grpc.aio
 
-from fleet.errors import BadRequest, FleetError, OutOfMemory, ReplicaLost
+from fleet.errors import BadRequest, FleetError, OutOfMemory, Overloaded, ReplicaLost
 from fleet.generation import FailureKind, GenerationRequest, StepOutput, StreamFailed, TokenChunk
 from fleet.token_codec import cancel_frame, outputs_from, start_frame
 from fleet.tokens_v1 import tokens_pb2 as pb
@@ -42,7 +42,7 @@ class TokenClient:
         """Stream one choice to the chunk with its finish; closing the generator earlier cancels it at the worker.
 
         Raises ReplicaLost when the stream breaks (naming the address as `replica`) or the worker shuts down or
-        fails inside, OutOfMemory, or BadRequest.
+        fails inside, OutOfMemory, Overloaded, or BadRequest.
         """
         session = self._open_session()
         inbox = session.start(request)
@@ -80,6 +80,8 @@ class TokenClient:
         match kind:
             case FailureKind.BAD_REQUEST:
                 return BadRequest(output.message)
+            case FailureKind.OVERLOADED:
+                return Overloaded(output.message)
             case FailureKind.OUT_OF_MEMORY:
                 return OutOfMemory(output.message)
             case FailureKind.SHUTTING_DOWN:

@@ -9,11 +9,10 @@ import pytest
 
 from fleet.config import RouterConfig
 from fleet.tokenizer import Tokenizer
-from router.dispatch import Dispatcher, RouterIdentity
 from router.http_api import build_app
 from router.intake import Intake, ServedModel
 from tests.fakes import FakeBackend, FakeControl, ManualClock
-from tests.router.served import Router
+from tests.router.served import Router, dispatcher_over
 from tests.tiny import tiny_tokenizer_folder
 
 MODEL = ServedModel("tiny", "/models/tiny", max_model_len=256, created=1_700_000_000)
@@ -25,7 +24,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(tiny_tokenizer_folder(folder))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def intake(tokenizer: Tokenizer) -> Intake:
     return Intake(tokenizer, MODEL, draw_seed=lambda: 4711)
 
@@ -37,8 +36,7 @@ def make_router(tokenizer: Tokenizer) -> Callable[..., Router]:
     def make(**settings: object) -> Router:
         config = RouterConfig.model_validate(settings)
         backend, control, clock = FakeBackend(), FakeControl(), ManualClock()
-        identity = RouterIdentity("router-1", frozenset({"baseline", "speculative"}), "baseline")
-        dispatcher = Dispatcher(backend, config, identity, clock)
+        dispatcher = dispatcher_over(backend, clock, **settings)
         app = build_app(dispatcher, tokenizer, control, MODEL, config)
         return Router(app, dispatcher, backend, control, clock)
 

@@ -8,9 +8,17 @@ import httpx
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
 
+from fleet.config import RouterConfig
 from fleet.traffic import Split
-from router.dispatch import Dispatcher
+from router.dispatch import Dispatcher, RouterIdentity
 from tests.fakes import FakeBackend, FakeControl, ManualClock
+
+PATHS = frozenset({"baseline", "speculative"})
+
+
+def dispatcher_over(backend: FakeBackend, clock: ManualClock, **settings: object) -> Dispatcher:
+    identity = RouterIdentity("router-1", PATHS, "baseline")
+    return Dispatcher(backend, RouterConfig.model_validate(settings), identity, clock)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import grpc.aio
 import pytest
 
-from fleet.errors import BadRequest, FleetError, OutOfMemory, ReplicaLost
+from fleet.errors import BadRequest, FleetError, OutOfMemory, Overloaded, ReplicaLost
 from fleet.generation import (
     FailureKind,
     FinishReason,
@@ -152,6 +152,7 @@ async def test_closing_a_stream_early_cancels_it_at_the_worker(
     ("kind", "error"),
     [
         (FailureKind.BAD_REQUEST, BadRequest),
+        (FailureKind.OVERLOADED, Overloaded),
         (FailureKind.OUT_OF_MEMORY, OutOfMemory),
         (FailureKind.SHUTTING_DOWN, ReplicaLost),
         (FailureKind.INTERNAL, ReplicaLost),
