@@ -1,57 +1,71 @@
-"""The random numbers of the sampler: one uniform per (seed, choice, output position, token), equal on every host.
+"""The random numbers of the sampler: one exponential per (seed, choice, output position, token), equal on every host.
 
-They come from a counter, not from a state: nothing depends on batch, step, draft index or on what was drawn before.
-SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014) gives the stream over tokens;
-its start is the same mixing over seed, choice and position.
+They come from counters, not from a state: nothing depends on batch, step, draft index or what was drawn before.
+
+An exponential has no memory: of 64 independent ones the smallest has rate 64, each is equally likely to be it, and
+the others exceed it by fresh exponentials of rate 1. The noise is built that way, in blocks of 64 token ids: the
+smallest of a block is known without its members, and a draw can pass over almost the whole vocabulary (`race`).
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_TOKENS = 64
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Words = NDArray[np.uint64]
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
 SECOND_MULTIPLIER = 0x94D049BB133111EB
 WORD = (1 << 64) - 1
 UNIFORM_BITS = 52
-"""With half a step added, every value is exact in float64 and neither 0 nor 1."""
+"""With half a step added, every uniform is exact in float64 and neither 0 nor 1."""
 
 
 def stream_key(seed: int, choice_index: int, position: int) -> int:
-    """Where the stream of one draw starts, as a signed 64-bit integer; any integers are allowed."""
-    state = 0
+    """The key of one draw's noise, 64 bits; any integers are allowed."""
+    key = 0
     for word in (seed, choice_index, position):
-        state = _mix((state ^ _mix(word + GOLDEN_GAMMA)) + GOLDEN_GAMMA)
-    return _signed(state)
+        key = _mixed((key ^ _mixed(word)) + GOLDEN_GAMMA)
+    return key
 
 
-def random_bits(key: int, token_ids: Tensor) -> Tensor:
-    """52 random bits per token: int64 of the shape and device of `token_ids` (int64)."""
-    word = (token_ids + 1).mul_(_signed(GOLDEN_GAMMA)).add_(key)
-    word.bitwise_xor_(_shift_right(word, 30)).mul_(_signed(FIRST_MULTIPLIER))
-    word.bitwise_xor_(_shift_right(word, 27)).mul_(_signed(SECOND_MULTIPLIER))
-    word.bitwise_xor_(_shift_right(word, 31))
-    return _shift_right(word, 64 - UNIFORM_BITS)
+def exponentials(key: int, token_ids: Ids) -> Floats:
+    """Independent standard exponentials, one per token id ≥ 0, in any order: [n] to float64 [n]."""
+    smallest, holder = smallest_of_blocks(key, token_ids // BLOCK_TOKENS)
+    excess = _exponential(_words(key, token_ids.astype(np.uint64)))
+    excess[token_ids % BLOCK_TOKENS == holder] = 0.0
+    return smallest + excess
 
 
-def gumbel(bits: Tensor) -> Tensor:
-    """Standard Gumbel noise -log E with E = -log u and u = (bits + ½) / 2^52, in float64."""
-    uniform = bits.to(torch.float64).add_(0.5).mul_(0.5**UNIFORM_BITS)
-    return uniform.log_().neg_().log_().neg_()
+def smallest_of_blocks(key: int, blocks: Ids) -> tuple[Floats, Ids]:
+    """The smallest exponential of each block of token ids, and which of its 64 tokens has it: [n] to [n], [n]."""
+    words = _words(key, ~blocks.astype(np.uint64))
+    return _exponential(words) / BLOCK_TOKENS, (words % np.uint64(BLOCK_TOKENS)).astype(np.int64)
 
 
-def _mix(word: int) -> int:
+def _words(key: int, counters: Words) -> Words:
+    """64 mixed bits per counter: SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators")."""
+    words = (counters + np.uint64(1)) * np.uint64(GOLDEN_GAMMA) + np.uint64(key)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(FIRST_MULTIPLIER)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(SECOND_MULTIPLIER)
+    return words ^ (words >> np.uint64(31))
+
+
+def _mixed(word: int) -> int:
+    """The same for one Python integer, which costs a hundredth of an array of one."""
     word &= WORD
     word = ((word ^ (word >> 30)) * FIRST_MULTIPLIER) & WORD
     word = ((word ^ (word >> 27)) * SECOND_MULTIPLIER) & WORD
     return word ^ (word >> 31)
 
 
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _shift_right(word: Tensor, count: int) -> Tensor:
-    """A logical shift: torch shifts the sign in."""
-    return torch.bitwise_right_shift(word, count).bitwise_and_((1 << (64 - count)) - 1)
+def _exponential(words: Words) -> Floats:
+    """-log u with u = (the word's upper 52 bits + ½) / 2^52; the lower bits stay free for other use."""
+    uniform = ((words >> np.uint64(64 - UNIFORM_BITS)).astype(np.float64) + 0.5) * 0.5**UNIFORM_BITS
+    exponential: Floats = -np.log(uniform)
+    return exponential

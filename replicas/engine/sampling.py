@@ -5,9 +5,11 @@ Order: logit_bias, penalties, min_tokens (`adjustments`), then temperature, min_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from fleet.errors import FleetError
 from fleet.generation import SamplingParams, TokenLogprob
 from replicas.engine.adjustments import adjusted, is_adjusted
 from replicas.engine.noise import stream_key
-from replicas.engine.race import distribution, first_of_the_best, race
+from replicas.engine.race import Logits, distribution, race
 
 
 class UnusableLogits(FleetError):
@@ -80,36 +82,49 @@ class Sampler:
 
         At temperature 0 all of it is on one token.
         """
-        row = self._adjusted(logits_row[: self._vocab_size], draw)
-        if not draw.sampling.is_greedy:
-            return distribution(row, draw.sampling)
-        probabilities = torch.zeros(len(row), dtype=torch.float64, device=row.device)
-        return probabilities.index_fill(0, first_of_the_best(row[None]), 1.0)
+        row = self._adjusted(logits_row[: self._vocab_size].numpy(force=True), draw)
+        if draw.sampling.is_greedy:
+            return torch.from_numpy(np.eye(1, len(row), int(row.argmax()))[0])
+        return torch.from_numpy(distribution(row, draw.sampling))
 
     def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
-        token_ids, usable = _best(logits)
+        best = _first_of_the_best(logits)
+        peaks = logits.gather(1, best[:, None])[:, 0].tolist()
+        token_ids: list[int | None] = [
+            token_id if math.isfinite(peak) else None for token_id, peak in zip(best.tolist(), peaks, strict=True)
+        ]
         for index, draw in enumerate(draws):
-            row = logits[index]
-            if usable[index] and is_adjusted(draw.sampling, len(draw.output_token_ids)):
-                row = self._adjusted(row, draw)
-                (token_ids[index],), (usable[index],) = _best(row[None])
-            if usable[index] and not draw.sampling.is_greedy:
-                position = len(draw.output_token_ids)
-                token_ids[index] = race(row, draw.sampling, stream_key(draw.sampling.seed, draw.choice_index, position))
-        if not all(usable):
-            raise UnusableLogits([index for index, is_usable in enumerate(usable) if not is_usable])
-        return token_ids
+            if token_ids[index] is not None and not self._is_plain(draw):
+                token_ids[index] = self._drawn(logits[index].numpy(force=True), draw)
+        unusable = [index for index, token_id in enumerate(token_ids) if token_id is None]
+        if unusable:
+            raise UnusableLogits(unusable)
+        return [token_id for token_id in token_ids if token_id is not None]
 
-    def _adjusted(self, row: Tensor, draw: Draw) -> Tensor:
+    def _drawn(self, row: Logits, draw: Draw) -> int | None:
+        """The token of a row that is not simply the likeliest; None where nothing may follow."""
+        row = self._adjusted(row, draw)
+        best = int(row.argmax())
+        if not math.isfinite(row[best]):
+            return None
+        if draw.sampling.is_greedy:
+            return best
+        return race(row, draw.sampling, stream_key(draw.sampling.seed, draw.choice_index, len(draw.output_token_ids)))
+
+    def _is_plain(self, draw: Draw) -> bool:
+        return draw.sampling.is_greedy and not is_adjusted(draw.sampling, len(draw.output_token_ids))
+
+    def _adjusted(self, row: Logits, draw: Draw) -> Logits:
         if not is_adjusted(draw.sampling, len(draw.output_token_ids)):
             return row
         return adjusted(row, draw.sampling, draw.prompt_token_ids, draw.output_token_ids, self._eos_token_ids)
 
 
-def _best(rows: Tensor) -> tuple[list[int], list[bool]]:
-    """Each row's likeliest token, and whether its logit is a number: [R, V]."""
-    best = first_of_the_best(rows)
-    return best.tolist(), rows.gather(1, best[:, None])[:, 0].isfinite().tolist()
+def _first_of_the_best(rows: Tensor) -> Tensor:
+    """The index of each row's maximum, the lowest among equals; of its NaN where there is one: [R, V] to int64 [R]."""
+    if rows.device.type == "cpu":  # numpy is ten times as fast as torch here
+        return torch.from_numpy(rows.numpy().argmax(1))
+    return rows.argmax(1)
 
 
 def _asked(logprob: TokenLogprob | None, draw: Draw) -> TokenLogprob | None:
