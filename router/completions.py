@@ -24,6 +24,7 @@ from router.openai_schema import ChatBody, CompletionBody, parse
 from router.split import RequestFacts
 from router.sse import DONE, EventWriter, error_event
 
+MAX_BODY_BYTES = 16 * 2**20
 LONG_BODY_BYTES = 16_384
 """From here on tokenizing takes long enough to delay other streams, and moves to a thread."""
 REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -99,7 +100,17 @@ async def json_body(request: Request) -> bytes:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise HTTPException(415, "send the body as JSON, with 'Content-Type: application/json'")
-    return await request.body()
+    return await read_body(request)
+
+
+async def read_body(request: Request) -> bytes:
+    """The raw body; 413 as soon as it is longer than any request can be."""
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+    return bytes(raw)
 
 
 def returned_request_id(headers: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from fleet.errors import BadRequest, FleetError, NotFound, Overloaded, Unavailab
 from router.access import Access
 from router.answers import error_body
 from router.backend import Control
-from router.completions import GenerationEndpoint, json_body, returned_request_id
+from router.completions import GenerationEndpoint, json_body, read_body, returned_request_id
 from router.dispatch import Dispatcher
 from router.intake import Api, Intake, ServedModel, plain_messages
 from router.openai_schema import DetokenizeBody, TokenizeBody, parse
@@ -31,7 +31,6 @@ from router.reporter import running
 if TYPE_CHECKING:
     from fleet.tokenizer import Tokenizer
 
-MAX_BODY_BYTES = 16 * 2**20
 SEED_BITS = 53
 """Seeds that the router draws survive clients whose numbers are doubles."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -77,7 +76,6 @@ def build_app(
             Exception: _unexpected,
         },
         lifespan=lifespan,
-        max_body_size=MAX_BODY_BYTES,
     )
 
 
@@ -181,7 +179,7 @@ class _Admin:
 
     async def command(self, request: Request) -> Response:
         self._access.check_admin(request.headers)
-        raw = await request.body()
+        raw = await read_body(request)
         try:
             arguments = json.loads(raw) if raw else {}
         except (ValueError, RecursionError) as error:

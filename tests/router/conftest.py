@@ -29,9 +29,9 @@ def intake(tokenizer: Tokenizer) -> Intake:
     return Intake(tokenizer, MODEL, draw_seed=lambda: 4711)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_router(tokenizer: Tokenizer) -> Callable[..., Router]:
-    """A router over a fresh fake backend and controller; keyword arguments go to its config."""
+    """Builds a router over a fresh fake backend and controller; keyword arguments go to its config."""
 
     def make(**settings: object) -> Router:
         config = RouterConfig.model_validate(settings)
