@@ -33,6 +33,9 @@ from fleet.traffic import HardTrip, ReplicaReport, ReportReply, RouterReport
 
 __all__ = ["Controller", "PathFacts"]
 
+COMMIT_SECONDS = 0.1
+"""Reports are committed, and so acknowledged, at once, but no more often than this however many routers there are."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -50,7 +53,7 @@ class Controller:
         self._inbox = Inbox(desk.memory.sequences)
         self._rates = Rates()
         self._trips: list[HardTrip] = []
-        self._opened_at = desk.now()
+        self._opened_at = self._ticked_at = desk.now()
         self._journal_failures = 0
 
     @classmethod
@@ -86,13 +89,12 @@ class Controller:
     def report(self, report: RouterReport) -> ReportReply:
         """Take in a router's report and tell it the split.
 
-        A hard trip is acted on before the reply. A report that is sent again has waited for its
-        acknowledgement, so it is committed now rather than at the next tick.
+        A hard trip is acted on before the reply.
         """
-        is_urgent = bool(report.hard_trips) or self._inbox.is_waiting(report)
+        now = self._desk.now()
         self._inbox.offer(report)
-        self._view.router_reported(report, self._desk.now())
-        if is_urgent:
+        self._view.router_reported(report, now)
+        if report.hard_trips or now - self._ticked_at >= COMMIT_SECONDS:
             self.tick()
         return ReportReply(self._desk.split, self._inbox.acknowledged(report.router_id))
 
@@ -124,6 +126,7 @@ class Controller:
         self._desk.apply(Ticked(at))
         self._desk.commit()
         self._inbox.commit()
+        self._ticked_at = at
         served = self._desk.memory.served
         self._rates.sample(
             at, {path: Totals(tally.output_tokens, tally.drafted, tally.accepted) for path, tally in served.items()}

@@ -18,7 +18,7 @@ from canary.events import (
     WindowClosed,
 )
 from canary.rollout_state import Rollout, State, verdicts_of
-from canary.verdict import Verdict, worst
+from canary.verdict import Level, Verdict, worst
 from canary.windows import Window, ended
 
 
@@ -90,5 +90,7 @@ def _amount(value: float, unit: str) -> str:
 
 def _window(window: Window, verdicts: tuple[Verdict, ...]) -> str:
     decisive = worst(verdicts)
-    level = "" if decisive is None else f", {decisive.level.label}: {decisive.guardrail}: {decisive.reason}"
+    level = ""
+    if decisive is not None and decisive.level < Level.FAIL:
+        level = f", {decisive.level.label}: {decisive.guardrail}: {decisive.reason}"
     return f"window of {window.seconds:.1f} s: {ended(window.canary)} canary, {ended(window.stable)} stable{level}"

@@ -24,13 +24,6 @@ class Inbox:
         if report.sequence > self._taken.get(report.router_id, 0):
             self._waiting.setdefault(report.router_id, {})[report.sequence] = report
 
-    def is_waiting(self, report: RouterReport) -> bool:
-        """Whether this report is here already and its router still waits for the acknowledgement."""
-        number, router = report.sequence, report.router_id
-        return self._committed.get(router, 0) < number and (
-            number <= self._taken.get(router, 0) or number in self._waiting.get(router, {})
-        )
-
     def take(self) -> list[RouterReport]:
         """Everything that is next in its router's order; never the same report twice."""
         found = []

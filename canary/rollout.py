@@ -234,6 +234,7 @@ TRANSITIONS: dict[tuple[State, type[Event]], Transition] = {
     (_S.BAKING, CapacityChanged): Transition(_capacity_changed, (_S.BAKING, _S.HOLDING)),
     (_S.HOLDING, CapacityChanged): Transition(_capacity_changed, (_S.BAKING, _S.HOLDING)),
     (_S.PREPARING, WindowClosed): Transition(_noted, (_S.PREPARING,)),
+    (_S.PREPARING, Ticked): Transition(_noted, (_S.PREPARING,)),
     (_S.BAKING, WindowClosed): Transition(_window_closed, (_S.BAKING, _S.HOLDING, _S.ROLLED_BACK)),
     (_S.HOLDING, WindowClosed): Transition(_window_closed, (_S.BAKING, _S.HOLDING, _S.ROLLED_BACK)),
     (_S.BAKING, Ticked): Transition(_ticked, (_S.BAKING, _S.PROMOTED, _S.ROLLED_BACK)),
@@ -253,7 +254,7 @@ for _state in (_S.BAKING, _S.PAUSED, _S.HOLDING):
 for _state in (_S.PAUSED, _S.PROMOTED):
     TRANSITIONS[_state, CapacityChanged] = Transition(_capacity_changed, (_state,))
     TRANSITIONS[_state, WindowClosed] = Transition(_window_closed, (_state, _S.ROLLED_BACK))
-for _state in (_S.PREPARING, _S.PAUSED, _S.HOLDING, _S.PROMOTED):
+for _state in (_S.PAUSED, _S.HOLDING, _S.PROMOTED):
     TRANSITIONS[_state, Ticked] = Transition(_ticked, (_state, _S.ROLLED_BACK))
 for _state in State:
     TRANSITIONS[_state, SplitApplied] = Transition(_split_applied, (_state,))

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canary.stats.bounded_mean import STAKES, log_factors
+
+values = st.lists(st.tuples(st.floats(0, 1), st.integers(1, 5)), max_size=8)
+floors = st.floats(0.01, 0.99)
+
+
+@given(values, values, floors)
+def test_two_batches_amount_to_their_union(first, second, floor):
+    apart = [a + b for a, b in zip(log_factors(first, floor), log_factors(second, floor), strict=True)]
+    assert apart == pytest.approx(log_factors(first + second, floor), abs=1e-9)
+
+
+@given(floors, st.floats(0, 1), st.floats(0, 1))
+def test_the_mean_factor_is_at_most_one_while_the_mean_is_at_the_floor_or_above(floor, low_share, spread):
+    low = floor * (1 - spread)
+    high = min(1.0, (floor - low_share * low) / (1 - low_share)) if low_share < 1 else 1.0
+    if low_share * low + (1 - low_share) * high < floor - 1e-12:
+        return
+    lows, highs = log_factors([(low, 1)], floor), log_factors([(high, 1)], floor)
+    for a, b in zip(lows, highs, strict=True):
+        assert low_share * math.exp(a) + (1 - low_share) * math.exp(b) <= 1 + 1e-9
+
+
+@given(floors)
+def test_no_value_can_ruin_a_bet(floor):
+    assert all(math.isfinite(factor) for factor in log_factors([(1.0, 1)], floor))
+    assert len(log_factors([], floor)) == len(STAKES)

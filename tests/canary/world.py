@@ -1,0 +1,174 @@
+"""A fleet without machines: seeded traffic and replica reports, driven through a real controller tick by tick."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from canary.controller import Controller, PathFacts
+from fleet.config import ControllerConfig
+from fleet.traffic import HardTrip, Outcome, PathTally, ReplicaReport, ReportReply, RouterReport, Split
+from tests.fakes import ManualClock
+
+PATHS = {"baseline": PathFacts(1, False), "speculative": PathFacts(1, True)}
+TICK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """How a path serves."""
+
+    itl_seconds: float = 0.030
+    spread: float = 0.25
+    acceptance: float | None = None
+    error_rate: float = 0.0
+    tokens: int = 40
+    is_silent: bool = False
+    """Takes requests and is never heard of again."""
+
+
+@dataclass(slots=True)
+class Router:
+    """What a router does with the split, in one object."""
+
+    router_id: str
+    split: Split
+    sequence: int = 0
+    outstanding: RouterReport | None = None
+    trips: list[HardTrip] = field(default_factory=list)
+    compared: dict[str, PathTally] = field(default_factory=dict)
+    open: dict[str, int] = field(default_factory=dict)
+
+    def exchange(self, controller: Controller) -> ReportReply:
+        if self.outstanding is None:
+            self.sequence += 1
+            tallies = {path: PathTally.from_json(tally.to_json()) for path, tally in self.compared.items()}
+            self.outstanding = RouterReport(
+                self.router_id, self.sequence, self.split.version, tallies, tallies, tuple(self.trips), dict(self.open)
+            )
+            self.compared, self.trips = {}, []
+        reply = controller.report(self.outstanding)
+        if reply.acknowledged >= self.outstanding.sequence:
+            self.outstanding = None
+        self.split = reply.split
+        return reply
+
+
+@dataclass
+class World:
+    """Everything around one controller."""
+
+    folder: Path
+    seed: int = 0
+    requests_per_second: float = 8.0
+    routers: int = 2
+    behaviours: dict[str, Behaviour] = field(
+        default_factory=lambda: {"baseline": Behaviour(), "speculative": Behaviour(itl_seconds=0.02, acceptance=0.7)}
+    )
+    replicas: dict[str, int] = field(default_factory=lambda: {"baseline": 1, "speculative": 1})
+    paths: Mapping[str, PathFacts] = field(default_factory=lambda: PATHS)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.clock = ManualClock()
+        self.controller = self.open()
+        self.fleet = [Router(f"router-{n}", Split(0, "baseline")) for n in range(self.routers)]
+        self.generation = 0
+        self.assigned = {"baseline": 0, "speculative": 0}
+
+    def open(self) -> Controller:
+        config = ControllerConfig(journal=self.folder / "journal.sqlite3")
+        return Controller.open(config, paths=self.paths, stable="baseline", model_name="tiny", clock=self.clock)
+
+    def restart(self) -> None:
+        """The controller dies and its successor takes over."""
+        self.controller.close()
+        self.controller = self.open()
+
+    def command(self, name: str, **arguments: Any) -> Mapping[str, Any]:
+        return self.controller.command(name, arguments)
+
+    @property
+    def rollout(self) -> Mapping[str, Any]:
+        found = self.controller.status()["rollout"]
+        assert found is not None
+        return found
+
+    def run(self, seconds: float) -> None:
+        """Serve traffic, report and tick."""
+        for _ in range(round(seconds / TICK_SECONDS)):
+            self.clock.advance(TICK_SECONDS)
+            self.report_replicas()
+            for router in self.fleet:
+                self.serve(router)
+                router.exchange(self.controller)
+            self.controller.tick()
+
+    def run_until(self, *states: str, limit: float = 3600.0) -> float:
+        """Run until the rollout is in one of the states; seconds it took."""
+        seconds = 0.0
+        while self.rollout["state"] not in states:
+            assert seconds < limit, f"still {self.rollout['state']} after {limit} s: {self.rollout['reason']}"
+            self.run(TICK_SECONDS)
+            seconds += TICK_SECONDS
+        return seconds
+
+    def report_replicas(self) -> None:
+        for path, count in self.replicas.items():
+            for number in range(count):
+                self.controller.replica_report(replica(path, f"{path}-{self.generation}-{number}"))
+
+    def serve(self, router: Router) -> None:
+        mean = self.requests_per_second * TICK_SECONDS / len(self.fleet)
+        for _ in range(int(mean) + (self.random.random() < mean % 1)):
+            is_canary = router.split.canary is not None and self.random.random() * 100 < router.split.canary_percent
+            path = router.split.canary if is_canary and router.split.canary else router.split.stable
+            self.assigned[path] += 1
+            tally = router.compared.setdefault(path, PathTally())
+            tally.assigned += 1
+            if self.behaviours[path].is_silent:
+                router.open[path] = router.open.get(path, 0) + 1
+            else:
+                finish(tally, self.behaviours[path], self.random)
+
+
+def finish(tally: PathTally, how: Behaviour, source: random.Random) -> None:
+    """One request runs to its end."""
+    failed = source.random() < how.error_rate
+    outcome = Outcome.FAILED if failed else Outcome.DONE
+    tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
+    level = source.gauss(0.0, 0.15)
+    for _ in range(how.tokens):
+        tally.itl.add(how.itl_seconds * pow(2.718281828, level + source.gauss(0.0, how.spread)))
+    tally.output_tokens += how.tokens
+    if how.acceptance is not None:
+        ratio = min(max(source.gauss(how.acceptance, 0.12), 0.0), 1.0)
+        tally.request_acceptance.add(1.0 + ratio)
+        tally.rounds += 10
+        tally.drafted += 40
+        tally.accepted += round(40 * ratio)
+
+
+def replica(path: str, replica_id: str, **changes: Any) -> ReplicaReport:
+    report = ReplicaReport(path, replica_id, 4242, 1, 0, 100, 1000, 0, 0)
+    return replace(report, **changes)
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    """A plan with short windows, to be changed by the test."""
+    return {
+        "stable": "baseline",
+        "canary": "speculative",
+        "steps": [{"weight": 5, "bake": "40s"}, {"weight": 50, "bake": "40s"}, {"weight": 100}],
+        "window": "2s",
+        "min_requests": 10,
+        "on_no_data": {"hold": "20s", "then": "rollback"},
+        "guardrails": {
+            "itl_p95": {"max_increase": "10%"},
+            "error_rate": {"max_increase": "0.5pp"},
+            "acceptance": {"max_decrease": "10%", "reference": 0.7},
+        },
+    } | changes
