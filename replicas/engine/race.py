@@ -95,6 +95,8 @@ def _contenders(row: Logits, temperature: float, key: int) -> Ids:
     No token does better than it would with the smallest exponential of its block. The blocks whose best token promises
     most in this way set the bar; blocks, then tokens, that promise less than it are passed over.
     """
+    if len(row) <= FIRST_BLOCKS * BLOCK_TOKENS:
+        return np.arange(len(row))
     peaks = np.maximum.reduceat(row, np.arange(0, len(row), BLOCK_TOKENS)).astype(np.float64)
     handicaps = np.log(smallest_of_blocks(key, np.arange(len(peaks)))[0])
     promises = peaks / temperature - handicaps
