@@ -86,22 +86,19 @@ class DraftEngine:
     def _place(self, work: DraftWork, needed: int) -> bool:
         held = self._held.get(work.sequence_id)
         if held is None:
-            extent = self._allocate(needed)
+            extent = self._extents.allocate(needed + GROWTH_TOKENS) or self._extents.allocate(needed)
             if extent is not None:
                 self._held[work.sequence_id] = extent
             return extent is not None
         grown = self._extents.grow(held, needed + GROWTH_TOKENS) or self._extents.grow(held, needed)
         if grown is None:
-            grown = self._allocate(max(needed, held.length * 3 // 2))
+            grown = self._extents.allocate(needed + max(GROWTH_TOKENS, needed // 2)) or self._extents.allocate(needed)
             if grown is None:
                 return False
             self._model.move(held.start, grown.start, work.position)
             self._extents.free(held)
         self._held[work.sequence_id] = grown
         return True
-
-    def _allocate(self, needed: int) -> Extent | None:
-        return self._extents.allocate(needed + GROWTH_TOKENS) or self._extents.allocate(needed)
 
     def _forward(self, works: Sequence[DraftWork]) -> tuple[dict[int, DraftedToken], tuple[int, ...]]:
         """Drafted tokens by sequence id, and the ids whose logits are no distribution."""

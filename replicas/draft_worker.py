@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+import uvloop
 from pydantic import TypeAdapter, ValidationError
 
 from fleet.clock import Clock, SystemClock
@@ -17,7 +18,6 @@ from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConf
 from fleet.errors import ConfigError, DraftUnavailable, ProtocolViolation
 from replicas.draft_loop import DraftLoop, Send, SessionBegan, SessionEnded, Stop
 from replicas.draft_model import load_draft
-from replicas.speculation.draft_session import DraftLimits
 from replicas.speculation.messages import DraftMessage, Hello, Welcome
 from replicas.verify_rpc.client import VerifyStream, dial
 
@@ -70,17 +70,12 @@ class DraftWorker:
         Raises ConfigError when the model is unusable or the target refuses it, DraftUnavailable when the target
         cannot be reached in time.
         """
-        engine, hello = await asyncio.to_thread(load_draft, settings.model, settings.speculative, settings.engine)
-        limits = DraftLimits(
-            vocab_size=hello.vocab_size,
-            max_model_len=hello.max_model_len,
-            max_draft_tokens=hello.max_draft_tokens,
-            max_step_tokens=settings.engine.max_num_batched_tokens,
-        )
+        draft = await asyncio.to_thread(load_draft, settings.model, settings.speculative, settings.engine)
+        loop = DraftLoop(draft.engine, draft.limits, clock or SystemClock())
         identity = DraftIdentity(
-            hello, settings.verify_address, settings.speculative.tls, settings.drill or DrillConfig()
+            draft.hello, settings.verify_address, settings.speculative.tls, settings.drill or DrillConfig()
         )
-        worker = cls(DraftLoop(engine, limits, clock or SystemClock()), identity)
+        worker = cls(loop, identity)
         try:
             await worker.wait_connected(FIRST_CONNECTION_SECONDS)
         except BaseException:
@@ -206,7 +201,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s draft: %(message)s")
     try:
-        asyncio.run(_run_until_signalled(TypeAdapter(DraftSettings).validate_json(arguments.settings)))
+        uvloop.run(_run_until_signalled(TypeAdapter(DraftSettings).validate_json(arguments.settings)))
     except ValidationError as error:
         raise SystemExit(f"--settings: {explain(error)}") from error
     except (ConfigError, DraftUnavailable) as error:

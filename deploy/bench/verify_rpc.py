@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from threading import Thread
 
 import numpy as np
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -56,7 +57,7 @@ def measure(sequences: int, rounds: int) -> RoundCost:
 
     Raises DraftUnavailable when the draft process does not come up.
     """
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     thread = Thread(target=loop.run_forever, daemon=True)
     thread.start()
     settings = TargetSettings(Identity("bench", "", VOCABULARY, CONTEXT_TOKENS), 1.0, 1.0)
@@ -113,7 +114,7 @@ def _run_rounds(proposer: RemoteProposer, sequences: int, rounds: int) -> tuple[
 
 
 def _run_draft(address: str) -> None:
-    asyncio.run(_answer_at_once(address))
+    uvloop.run(_answer_at_once(address))
 
 
 async def _answer_at_once(address: str) -> None:

@@ -143,8 +143,7 @@ class TargetSession:
             if not sequence.is_told:
                 messages.append(self._open_at_draft(sequence, now))
             else:
-                asked = self._ask(sequence, now)
-                items.append(replace(verdict, epoch=sequence.epoch, next_draft_length=asked))
+                items.append(self._verdict_at_draft(sequence, verdict, now))
         return [*messages, tuple(items)] if items else messages
 
     def close(self, closing: Closing) -> list[TargetMessage]:
@@ -172,8 +171,7 @@ class TargetSession:
         for sequence, want in self._wanted(wants):
             if sequence.proposal is not None:
                 arrived += 1
-                tokens = sequence.proposal.token_ids[: want.max_tokens]
-                answers[want.sequence_id] = replace(sequence.proposal, epoch=want.epoch, token_ids=tokens)
+                answers[want.sequence_id] = _for_engine(sequence.proposal, want)
             elif self._is_expected(sequence):
                 late += 1
             elif self._is_talking and not sequence.is_quarantined:
@@ -221,6 +219,16 @@ class TargetSession:
         sequence.is_told = True
         asked = self._ask(sequence, now)
         return replace(sequence.opening, epoch=sequence.epoch, token_ids=tuple(sequence.token_ids), draft_length=asked)
+
+    def _verdict_at_draft(self, sequence: Tracked, verdict: SequenceVerdict, now: float) -> SequenceVerdict:
+        return SequenceVerdict(
+            sequence_id=verdict.sequence_id,
+            epoch=sequence.epoch,
+            base_length=verdict.base_length,
+            accepted=verdict.accepted,
+            committed=verdict.committed,
+            next_draft_length=self._ask(sequence, now),
+        )
 
     def _ask(self, sequence: Tracked, now: float) -> int:
         """Tokens asked for next: what the engine wants, within the draft's own limits."""
@@ -280,7 +288,7 @@ class TargetSession:
     def _judge_round(self, arrived: int, late: int, now: float) -> None:
         if not self._is_talking:
             return
-        if self._is_silent(now):
+        if not arrived and self._is_silent(now):
             self._advance_breaker(BreakerEvent.DRAFT_SILENT, now)
         elif late or self._has_erred:
             self._advance_breaker(BreakerEvent.ROUND_LATE, now)
@@ -311,3 +319,15 @@ class TargetSession:
         if self._breaker.is_open and now >= self._breaker.retry_at:
             self._heard_at = now
             self._advance_breaker(BreakerEvent.PAUSE_ELAPSED, now)
+
+
+def _for_engine(proposal: Proposal, want: Want) -> Proposal:
+    """The proposal under the engine's epoch, and no longer than the engine wants it now."""
+    return Proposal(
+        sequence_id=proposal.sequence_id,
+        epoch=want.epoch,
+        base_length=proposal.base_length,
+        token_ids=proposal.token_ids[: want.max_tokens],
+        draft_seconds=proposal.draft_seconds,
+        was_ready=proposal.was_ready,
+    )
