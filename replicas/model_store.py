@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fleet.config import DEFAULT_MODEL, ModelConfig, cache_folder
 from fleet.errors import ConfigError
-from replicas.engine.model import kv_elements_per_token, load_config
+from replicas.engine.model import kv_bytes_per_token, load_config
 from replicas.engine.packed_linear import compute_dtype
 
 Progress = Callable[[str], None]
@@ -67,32 +66,19 @@ def resolve_model(config: ModelConfig, progress: Progress) -> Path:
     return _downloaded(name, config.revision, progress)
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes a model needs on its device."""
-
-    weights: int
-    kv_per_token: int
-
-
-def footprint(folder: Path, *, dtype: str, device: torch.device, layers: int | None = None) -> Footprint:
-    """What the model in a folder will take, read from its config and the headers of its weight files."""
+def check_memory(folder: Path, *, dtype: str, kv_tokens: int, device: torch.device, layers: int | None = None) -> None:
+    """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now."""
     config = load_config(folder, layers=layers)
-    element = compute_dtype(dtype, device).itemsize
     elements = sum(math.prod(shape) for name, shape in _tensor_shapes(folder) if _is_kept(name, layers))
     if config.tie_word_embeddings and device.type == "cpu":
-        # The packed head is a copy of the embedding that it shares its weights with.
+        # The packed head is a copy of the embedding whose weights it otherwise shares.
         elements += config.vocab_size * config.hidden_size
-    return Footprint(elements * element, kv_elements_per_token(config) * element)
-
-
-def check_memory(need: Footprint, kv_tokens: int, device: torch.device) -> None:
-    """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now."""
-    cache = kv_tokens * need.kv_per_token
-    needed, available = need.weights + cache + WORKING_BYTES, _available_bytes(device)
+    weights = elements * compute_dtype(dtype, device).itemsize
+    cache = kv_tokens * kv_bytes_per_token(config, dtype, device.type)
+    needed, available = weights + cache + WORKING_BYTES, _available_bytes(device)
     if needed > available:
         raise ConfigError(
-            f"the model needs {needed / GIB:.2f} GiB on {device.type} (weights {need.weights / GIB:.2f}, "
+            f"the model needs {needed / GIB:.2f} GiB on {device.type} (weights {weights / GIB:.2f}, "
             f"KV cache {cache / GIB:.2f}), {available / GIB:.2f} GiB available; "
             "lower kv_cache_gib or kv_cache_tokens, or take a smaller model or dtype"
         )

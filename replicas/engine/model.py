@@ -164,9 +164,10 @@ def head_dim(config: PreTrainedConfig) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def kv_elements_per_token(config: PreTrainedConfig) -> int:
-    """Numbers that one cached token takes in all layers."""
-    return int(2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config))
+def kv_bytes_per_token(config: PreTrainedConfig, dtype: str, device: str = "cpu") -> int:
+    """Bytes that one cached token takes in all layers."""
+    elements = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config)
+    return int(elements * compute_dtype(dtype, torch.device(device)).itemsize)
 
 
 @contextmanager
