@@ -125,7 +125,8 @@ class _Session:
             yield await self._outgoing.get()
 
     async def _read(self) -> None:
-        reason = "it closed the stream"
+        # A worker that ends the stream in good order has left; only one that breaks it off has died.
+        reason, dead = "it closed the stream", None
         try:
             async for frame in self._call:
                 for output in outputs_from(frame):
@@ -133,8 +134,8 @@ class _Session:
                     if inbox is not None:
                         inbox.put_nowait(output)
         except grpc.aio.AioRpcError as error:
-            reason = f"{error.code().name}: {error.details()}"
+            reason, dead = f"{error.code().name}: {error.details()}", self._address
         finally:
             self.is_broken = True
             for inbox in self._inboxes.values():
-                inbox.put_nowait(ReplicaLost(f"lost the replica at {self._address}: {reason}", replica=self._address))
+                inbox.put_nowait(ReplicaLost(f"lost the replica at {self._address}: {reason}", replica=dead))

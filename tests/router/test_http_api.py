@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Scope
@@ -361,6 +362,48 @@ async def test_while_the_controller_is_away_the_split_stands(make_router: MakeRo
     for _ in range(3):
         assert not await reporter.exchange()
     assert router.dispatcher.current.split.canary_percent == 40
+
+
+async def test_a_session_keeps_its_path_and_half_of_them_get_each(make_router: MakeRouter) -> None:
+    router = make_router()
+    router.route(50)
+    paths: dict[str, set[str]] = {}
+    async with router.http() as http:
+        for number in range(90):
+            session = f"session-{number % 30}"
+            answer = await http.post(
+                "/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers={"X-Session-Id": session}
+            )
+            paths.setdefault(session, set()).add(answer.headers["x-fleet-path"])
+    assert all(len(used) == 1 for used in paths.values())
+    assert {path for used in paths.values() for path in used} == {"baseline", "speculative"}
+
+
+async def test_over_a_real_socket_events_arrive_one_by_one_and_a_closed_connection_cancels(
+    make_router: MakeRouter,
+) -> None:
+    router = make_router(report_interval_s=0.01)
+    router.backend.faults["baseline"] = Fault(3, times=1)
+    server = uvicorn.Server(uvicorn.Config(router.app, host="127.0.0.1", port=0, log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for this
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with openai.AsyncOpenAI(api_key="x", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0) as client:
+        stream = await client.completions.create(model="tiny", prompt="hi", max_tokens=9, seed=2, stream=True)
+        # The stream hangs after three tokens, so these can only be read because nothing is held back.
+        read = [(await anext(stream)).choices[0].text for _ in range(3)]
+        assert "".join(read) == expected_text(2, 0, 3)
+        await stream.close()
+        async with asyncio.timeout(5):
+            while router.backend.open:  # noqa: ASYNC110 - the fake has no event for this
+                await asyncio.sleep(0.005)
+        whole = await client.completions.create(model="tiny", prompt="hi", max_tokens=9, seed=2)
+        assert whole.choices[0].text == expected_text(2, 0, 9)
+    server.should_exit = True
+    await serving
+    outcomes = [report.served["baseline"].outcomes for report in router.control.reports if report.served]
+    assert {name for counts in outcomes for name in counts} == {"cancelled", "done"}
 
 
 @given(

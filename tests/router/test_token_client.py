@@ -37,6 +37,7 @@ class StepServer(TokensServicer):
         self.frames_sent = 0
         self.answer: Callable[[GenerationRequest, int], StepOutput | None] = finishing_after(3)
         self.is_breaking = False
+        self.is_leaving = False
 
     async def Session(  # noqa: N802 - gRPC's name
         self, frames: AsyncIterator[pb.RouterFrame], context: grpc.aio.ServicerContext[pb.RouterFrame, pb.StepFrame]
@@ -45,7 +46,7 @@ class StepServer(TokensServicer):
         reading = asyncio.create_task(self._read(frames))
         steps: dict[str, int] = {}
         try:
-            while not self.is_breaking:
+            while not (self.is_breaking or self.is_leaving):
                 await asyncio.sleep(0.001)
                 outputs = []
                 for name, request in list(self.requests.items()):
@@ -58,7 +59,8 @@ class StepServer(TokensServicer):
                 if outputs:
                     self.frames_sent += 1
                     yield step_frame(outputs)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the machine is gone")
+            if not self.is_leaving:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the machine is gone")
         finally:
             reading.cancel()
 
@@ -187,6 +189,18 @@ async def test_a_broken_stream_loses_all_its_requests_and_the_next_request_opens
     service.answer = finishing_after(2)
     assert len(await collect(client, "again")) == 2
     assert service.sessions == 2
+
+
+async def test_a_worker_that_ends_the_stream_in_good_order_is_lost_but_not_dead(
+    server: tuple[StepServer, str], client: TokenClient
+) -> None:
+    server[0].answer = finishing_after(10_000)
+    stream = asyncio.create_task(collect(client, "r"))
+    await collect_until(lambda: "r" in server[0].requests)
+    server[0].is_leaving = True
+    with pytest.raises(ReplicaLost, match="closed the stream") as caught:
+        await stream
+    assert caught.value.replica is None
 
 
 async def test_a_worker_that_is_not_there_is_a_lost_replica() -> None:
