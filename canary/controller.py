@@ -257,7 +257,8 @@ class Controller:
 
     def metrics(self) -> bytes:
         """The whole fleet in Prometheus' text format."""
-        return render(metrics_of(self._picture(), journal_failures=self._journal_failures))
+        failures = self._journal_failures
+        return render(metrics_of(self._picture(), wall=self._desk.wall(), journal_failures=failures))
 
     def _picture(self) -> Picture:
         desk = self._desk

@@ -159,7 +159,7 @@ def _verdict(verdict: Verdict) -> VerdictStatus:
     )
 
 
-def metrics_of(picture: Picture, *, journal_failures: int) -> Snapshot:
+def metrics_of(picture: Picture, *, wall: float, journal_failures: int) -> Snapshot:
     """What a scrape shows."""
     view, memory = picture.view, picture.memory
     return Snapshot(
@@ -182,6 +182,7 @@ def metrics_of(picture: Picture, *, journal_failures: int) -> Snapshot:
         routers_current=sum(router.applied_split >= picture.split.version for router in view.routers.values()),
         queued=sum(router.queued for router in view.routers.values()),
         journal_failures=journal_failures,
+        taken_at=wall,
     )
 
 

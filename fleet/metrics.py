@@ -131,6 +131,11 @@ FAMILIES: Mapping[str, Family] = {
         _gauge("fleet_draft_seconds", "Mean time of the draft per round, over the replicas."),
         _gauge("fleet_verify_seconds", "Mean time of a target step, over the replicas."),
         _gauge("fleet_wire_seconds", "Mean time on the verify stream per round, over the replicas."),
+        _gauge(
+            "fleet_snapshot_time_seconds",
+            "When the controller took this snapshot, since the Unix epoch; it stands still while that is away.",
+            of_path=False,
+        ),
         _gauge("fleet_split_version", "Version of the present split.", of_path=False),
         _gauge("fleet_routers", "Routers that report themselves.", of_path=False),
         _gauge("fleet_routers_current", "Routers that route by the present split.", of_path=False),
@@ -193,6 +198,8 @@ class Snapshot:
     routers_current: int = 0
     queued: int = 0
     journal_failures: int = 0
+    taken_at: float = 0.0
+    """Seconds since the Unix epoch."""
 
 
 def render(snapshot: Snapshot) -> bytes:
@@ -309,6 +316,7 @@ def _of_replicas(replicas: Sequence[ReplicaReport]) -> dict[str, float]:
 
 
 def _of_fleet(snapshot: Snapshot) -> Iterator[_NamedSample]:
+    yield "fleet_snapshot_time_seconds", (), snapshot.taken_at
     yield "fleet_split_version", (), snapshot.split_version
     yield "fleet_routers", (), snapshot.routers
     yield "fleet_routers_current", (), snapshot.routers_current

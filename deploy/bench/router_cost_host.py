@@ -55,8 +55,10 @@ def _await_running() -> None:
         statuses = {name: item.status.value for name, item in applications.items()}
         if statuses and set(statuses.values()) == {"RUNNING"}:
             return
-        if "DEPLOY_FAILED" in statuses.values():
-            break
+        for name, item in applications.items():
+            if item.status.value == "DEPLOY_FAILED":
+                reasons = [deployment.message for deployment in item.deployments.values()]
+                raise Unavailable(f"application '{name}' failed: {item.message} {' '.join(reasons)}")
         time.sleep(0.2)
     raise Unavailable(f"the applications do not run: {statuses}")
 

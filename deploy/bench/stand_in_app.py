@@ -1,7 +1,6 @@
 """The two Serve applications whose token paths `router_cost.py` compares, each in front of a worker without a model."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: Serve looks at the annotation itself to make the typed argument.
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -17,7 +16,6 @@ from deploy.bench.stand_in import Pace, StandIn, stamp
 from deploy.bench.stand_in_fleet import STEP_SECONDS
 from deploy.manifest import PATH_DEPLOYMENT
 from deploy.serve_args import PathArgs
-from fleet.config import Section
 
 
 class StandInPath:
@@ -36,10 +34,6 @@ class StandInPath:
 def path(args: PathArgs) -> Application:
     """A path of the fleet with `StandInPath` behind it."""
     return serve.deployment(name=PATH_DEPLOYMENT)(StandInPath).bind(args)
-
-
-class PlainArgs(Section):
-    """The plain application takes no arguments."""
 
 
 class PlainWorker:
@@ -65,7 +59,7 @@ class Plain:
         return StreamingResponse(events, media_type="text/event-stream")
 
 
-def plain(_: PlainArgs) -> Application:
+def plain(_: dict[str, str]) -> Application:
     """Ingress and worker, connected by a handle."""
     worker = serve.deployment(max_ongoing_requests=2000)(PlainWorker).bind()
     return serve.deployment(max_ongoing_requests=2000)(Plain).bind(worker)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.dashboard import render_dashboard
 from deploy.dashboard_panels import OF_PATH
-from fleet.metrics import FAMILIES
+from fleet.metrics import FAMILIES, GuardrailSnapshot, PathSnapshot, RolloutSnapshot, Snapshot, render
+from fleet.traffic import PathTally, ReplicaReport
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "deploy" / "manifests"
@@ -58,6 +60,15 @@ def dashboard_queries() -> list[str]:
     return panels + [annotation["expr"] for annotation in board["annotations"]["list"]]
 
 
+def scrape() -> set[str]:
+    """The names of all samples of a fleet that has served requests and is in a rollout."""
+    tally = PathTally(accepted_at={0: 1})
+    replica = ReplicaReport("speculative", "r", 1, 0, 0, 0, 1, 0, 0)
+    rollout = RolloutSnapshot("baking", 5.0, 5.0, [GuardrailSnapshot("itl_p95", 0, 1.0, 20.0)])
+    text = render(Snapshot("m", [PathSnapshot("speculative", tally, [replica], 1, 0, 0)], rollout=rollout)).decode()
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
 SCRAPED = {name: family for family in FAMILIES.values() for name in family.scraped_names}
 EXPRESSIONS = [rule["expr"] for file in ("recording_rules.yml", "alert_rules.yml") for rule in rules(file)]
 
@@ -83,6 +94,11 @@ def test_every_query_reads_metrics_that_exist_by_labels_that_they_have(expressio
     for metric, labels in labels_used(expression):
         if metric in SCRAPED:
             assert labels <= {*SCRAPED[metric].all_labels, "le"}
+
+
+def test_every_metric_that_is_read_has_samples_in_a_scrape() -> None:
+    read = {name for expression in (*EXPRESSIONS, *dashboard_queries()) for name in metric_names(expression)}
+    assert read - recorded() - {"up"} <= scrape()
 
 
 def test_every_recording_rule_keeps_model_and_path() -> None:
