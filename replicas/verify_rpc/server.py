@@ -33,20 +33,20 @@ class VerifyServer(VerifyServicer):
         self._server: grpc.aio.Server | None = None
         self._stream: _DraftStream | None = None
 
-    async def start(self, host: str = "127.0.0.1", tls: TlsConfig | None = None) -> str:
-        """Listen on a free port of `host`; the address as "host:port". Raises ConfigError."""
+    async def start(self, host: str = "127.0.0.1", tls: TlsConfig | None = None, *, port: int = 0) -> str:
+        """Listen on `host`, by default on a free port; the address as "host:port". Raises ConfigError."""
         server = grpc.aio.server(options=CHANNEL_OPTIONS)
         add_VerifyServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
         try:
             if tls is None:
-                port = server.add_insecure_port(f"{host}:0")
+                bound = server.add_insecure_port(f"{host}:{port}")
             else:
-                port = server.add_secure_port(f"{host}:0", server_credentials(tls))
+                bound = server.add_secure_port(f"{host}:{port}", server_credentials(tls))
         except RuntimeError as error:
-            raise ConfigError(f"the verify service cannot listen on {host}: {error}") from error
+            raise ConfigError(f"the verify service cannot listen on {host}:{port}: {error}") from error
         await server.start()
         self._server = server
-        return f"{host}:{port}"
+        return f"{host}:{bound}"
 
     async def close(self) -> None:
         """End the draft's stream and stop listening."""

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import ProtocolViolation
+from fleet.generation import SamplingParams
+from replicas.speculation.messages import (
+    Closing,
+    Hello,
+    Opening,
+    Proposal,
+    Refused,
+    Resync,
+    SequenceKey,
+    SequenceVerdict,
+    Welcome,
+)
+from replicas.verify_rpc import verify_pb2 as pb
+from replicas.verify_rpc.codec import draft_frame, draft_message_from, target_frame, target_message_from
+
+small = st.integers(0, 2**31)
+ids = st.integers(0, 2**63)
+tokens = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
+seconds = st.floats(0, 10)
+hellos = st.builds(Hello, small, st.text(), small, st.text(), st.text(), small, small)
+proposals = st.builds(Proposal, ids, ids, small, tokens, seconds, st.booleans())
+keys = st.builds(SequenceKey, ids, ids)
+verdicts = st.builds(SequenceVerdict, ids, ids, small, small, tokens, small)
+sampling = st.builds(
+    SamplingParams,
+    seed=st.integers(0, 2**64 - 1),
+    max_tokens=small,
+    temperature=seconds,
+    stop=st.lists(st.text(), max_size=2).map(tuple),
+    logit_bias=st.lists(st.tuples(small, seconds), max_size=2).map(tuple),
+    logprobs=st.none() | st.integers(0, 20),
+)
+openings = st.builds(Opening, ids, ids, tokens, small, sampling, small, small)
+
+
+def tuples(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(items, max_size=4).map(tuple)
+
+
+@given(hellos | tuples(proposals) | st.builds(Resync, tuples(keys)))
+def test_what_a_draft_says_arrives_as_it_was_said(message):
+    wire = draft_frame(message).SerializeToString()
+    assert draft_message_from(pb.DraftFrame.FromString(wire)) == message
+
+
+@given(
+    st.builds(Welcome, small, st.text(), st.booleans())
+    | st.builds(Refused, st.text())
+    | openings
+    | tuples(verdicts)
+    | st.builds(Closing, st.lists(ids, max_size=4).map(tuple), st.text())
+)
+def test_what_a_target_says_arrives_as_it_was_said(message):
+    wire = target_frame(message).SerializeToString()
+    assert target_message_from(pb.TargetFrame.FromString(wire)) == message
+
+
+def test_frames_without_content_break_the_protocol():
+    with pytest.raises(ProtocolViolation):
+        draft_message_from(pb.DraftFrame())
+    with pytest.raises(ProtocolViolation):
+        target_message_from(pb.TargetFrame())
