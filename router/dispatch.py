@@ -23,6 +23,9 @@ from router.trips import TripWire
 
 _LOG = logging.getLogger(__name__)
 
+TIMER_SLACK = 0.05
+"""Share of the stall timeout by which it may be exceeded; renewing the timer for every chunk would cost 8 µs each."""
+
 Arrival = tuple[int, TokenChunk]
 """A choice's index and what one engine step brought for it."""
 
@@ -169,6 +172,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + serving.deadline.remaining(self._clock)
         stall_seconds = self._config.stall_timeout_s
+        slack, renew_at = stall_seconds * TIMER_SLACK, 0.0
         note, arrivals, now = serving.account.note, serving.arrivals, self._clock.monotonic
         try:
             async with (
@@ -181,7 +185,9 @@ class Dispatcher:
                     arrivals.put_nowait((choice, chunk))
                     if chunk.finish is not None:
                         return
-                    guard.reschedule(min(ends_at, loop.time() + stall_seconds))
+                    if (at := loop.time()) >= renew_at:
+                        renew_at = at + slack
+                        guard.reschedule(min(ends_at, renew_at + stall_seconds))
         except TimeoutError:
             if loop.time() >= ends_at:
                 raise DeadlineExceeded(f"not finished within {self._config.request_timeout_s:g} s") from None

@@ -14,7 +14,7 @@ MAX_PROMPTS = 1024
 MAX_STOPS = 16
 MAX_LOGPROBS = 20
 
-FieldName = re.compile(r"[a-z_]+")
+FIELD_NAME = re.compile(r"[a-z_]+")
 TYPE_TAGS = frozenset({"str", "int", "float", "bool"})
 """Parts of a pydantic error location that name a member of a union, not a field."""
 
@@ -36,7 +36,6 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "guided_grammar": _OFF,
     "guided_json": _OFF,
     "guided_regex": _OFF,
-    "length_penalty": (*_OFF, 1.0),
     "logits_processors": _OFF,
     "modalities": (*_OFF, ["text"]),
     "prompt_embeds": _OFF,
@@ -195,6 +194,6 @@ def _explained(error: ValidationError) -> BadRequest:
 
 def _where(location: tuple[int | str, ...]) -> str:
     parts = [
-        part for part in location if isinstance(part, int) or (FieldName.fullmatch(part) and part not in TYPE_TAGS)
+        part for part in location if isinstance(part, int) or (FIELD_NAME.fullmatch(part) and part not in TYPE_TAGS)
     ]
     return ".".join(map(str, parts)) or str(location[0])
