@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from canary.fleet_view import STALE_SECONDS, FleetView
+from canary.plan import PathFacts
+from canary.rates import Rates, Totals
+from fleet.traffic import HardTripKind, RouterReport
+from tests.canary.world import replica
+
+
+def view(replicas: int = 1) -> FleetView:
+    return FleetView({"speculative": PathFacts(replicas, True)})
+
+
+def router(sequence: int, applied: int, in_flight: int = 0) -> RouterReport:
+    return RouterReport("r", sequence, applied, {}, {}, in_flight={"speculative": in_flight})
+
+
+def test_a_replica_without_news_for_five_seconds_is_gone():
+    seen = view()
+    seen.replica_reported(replica("speculative", "a"), 0.0)
+    seen.expire(STALE_SECONDS)
+    assert seen.ready("speculative") == 1
+    seen.expire(STALE_SECONDS + 0.1)
+    assert seen.ready("speculative") == 0
+
+
+def test_the_third_replica_lost_within_two_minutes_is_a_crash_loop():
+    seen, trips = view(), []
+    for number in range(3):
+        seen.replica_reported(replica("speculative", f"replica-{number}"), 30.0 * number)
+        assert trips == []
+        trips = seen.expire(30.0 * number + 6)
+    assert [(trip.path, trip.kind) for trip in trips] == [("speculative", HardTripKind.CRASH_LOOP)]
+    assert "replica-0, replica-1, replica-2" in trips[0].detail
+    assert seen.expire(70.0) == []
+
+
+def test_losses_that_lie_far_apart_are_no_crash_loop():
+    seen = view()
+    for number in range(6):
+        seen.replica_reported(replica("speculative", f"replica-{number}"), 70.0 * number)
+        assert seen.expire(70.0 * number + 6) == []
+
+
+def test_a_replica_that_is_retired_while_enough_others_are_ready_is_not_lost():
+    seen = view(replicas=1)
+    for second in range(40):
+        for number in range(4):
+            if second < 10 or number == 0:
+                seen.replica_reported(replica("speculative", f"replica-{number}"), float(second))
+        assert seen.expire(float(second)) == []
+    assert list(seen.losses) == []
+
+
+def test_running_out_of_memory_trips_once_per_failure():
+    seen = view()
+    assert seen.replica_reported(replica("speculative", "a", out_of_memory=1), 0.0) == (0, [])
+    _, trips = seen.replica_reported(replica("speculative", "a", out_of_memory=2), 1.0)
+    assert [trip.kind for trip in trips] == [HardTripKind.OOM]
+    assert seen.replica_reported(replica("speculative", "a", out_of_memory=2), 2.0) == (0, [])
+
+
+def test_preemptions_are_counted_as_they_happen():
+    seen = view()
+    assert seen.replica_reported(replica("speculative", "a", preemptions=5), 0.0)[0] == 0
+    assert seen.replica_reported(replica("speculative", "a", preemptions=7), 1.0)[0] == 2
+    assert seen.replica_reported(replica("speculative", "b", preemptions=0), 1.0)[0] == 0
+
+
+def test_a_report_that_is_sent_again_shows_life_and_brings_back_no_old_split():
+    seen = view()
+    seen.router_reported(router(1, applied=1), 0.0)
+    seen.router_reported(router(2, applied=2, in_flight=4), 1.0)
+    seen.router_reported(router(1, applied=1), 4.0)
+    assert seen.follows(2)
+    assert seen.in_flight("speculative") == 4
+    seen.expire(8.0)
+    assert seen.follows(2)
+
+
+def test_without_routers_nobody_follows_a_split():
+    assert not view().follows(0)
+
+
+def test_rates_cover_the_last_ten_seconds():
+    rates = Rates()
+    for second in range(31):
+        rates.sample(float(second), {"speculative": Totals(second * second, 10 * second, 7 * second)})
+    assert rates.tokens_per_second("speculative") == (30 * 30 - 20 * 20) / 10
+    assert rates.acceptance("speculative") == 0.7
+    assert rates.tokens_per_second("baseline") == 0.0
+    assert rates.acceptance("baseline") is None

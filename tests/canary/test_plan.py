@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
+from fleet.errors import ConfigError
+from fleet.traffic import Eligibility, SamplingMode
+from tests.canary.world import PATHS, plan
+
+DESIGN = """
+stable: baseline
+canary: speculative
+eligible: {max_prompt_tokens: 4096, min_max_tokens: 16}
+steps:
+  - {weight: 5,  bake: 10m}
+  - {weight: 25, bake: 10m}
+  - {weight: 50, bake: 20m}
+  - {weight: 100}
+holdback: 2
+window: 30s
+alpha: 0.05
+guardrails:
+  itl_p95:         {max_increase: 10%}
+  error_rate:      {max_increase: 0.5pp}
+  oom:             {max: 0}
+  acceptance:      {max_decrease: 10%, reference: 0.62}
+on_no_data: {hold: 120s, then: rollback}
+"""
+
+
+def test_the_plan_of_the_design_is_read_with_its_units():
+    found = read_plan(yaml.safe_load(DESIGN))
+    assert [(step.weight, step.bake) for step in found.steps] == [(5, 600), (25, 600), (50, 1200), (100, 0)]
+    assert (found.window, found.holdback, found.on_no_data.hold) == (30.0, 2.0, 120.0)
+    assert found.guardrails.itl_p95 is not None
+    assert found.guardrails.itl_p95.max_increase == pytest.approx(0.10)
+    assert found.guardrails.error_rate is not None
+    assert found.guardrails.error_rate.max_increase == pytest.approx(0.005)
+    assert found.eligible.rule() == Eligibility(4096, 16)
+    assert found.alpha_each == pytest.approx(0.05 / 3)
+    assert found.planned_windows == 80
+
+
+@pytest.mark.parametrize(
+    ("changes", "explanation"),
+    [
+        ({"steps": [{"weight": 50, "bake": "4s"}, {"weight": 5, "bake": "4s"}]}, "weights of the steps must increase"),
+        ({"steps": [{"weight": 5, "bake": "1s"}, {"weight": 100}]}, "step 1 must bake at least one window (2s), not"),
+        ({"steps": [{"weight": 5}, {"weight": 100}]}, "step 1 must bake at least one window"),
+        ({"steps": [{"weight": 5, "bake": "4s"}]}, "the last step must have weight 100"),
+        ({"steps": [{"weight": 100, "bake": "1s"}]}, "the last step must bake one window (2s) or not at all"),
+        ({"steps": []}, "steps: "),
+        ({"canary": "baseline"}, "stable and canary must be different paths"),
+        ({"holdback": 50, "steps": [{"weight": 60, "bake": "4s"}, {"weight": 100}]}, "holdback 50 leaves no room"),
+        ({"on_no_data": {"hold": "1s"}}, "on_no_data.hold must be at least one window"),
+        ({"window": 30}, "window: write a duration such as 500ms, 30s, 10m or 2h, not 30"),
+        ({"window": "500ms"}, "window: "),
+        ({"alpha": 0.5}, "alpha: "),
+        ({"wieght": 5}, "wieght: Extra inputs are not permitted"),
+        (
+            {"guardrails": {"itl_p95": {"max_increase": 10}}},
+            "itl_p95.max_increase: write a relative change such as 10%",
+        ),
+        ({"guardrails": {"error_rate": {"max_increase": "5%"}}}, "write percentage points such as 0.5pp"),
+        ({"guardrails": {"itl_p59": {}}}, "unknown guardrail 'itl_p59'; did you mean itl_p95?"),
+        (
+            {"guardrails": {"xyz": {}}},
+            "unknown guardrail 'xyz'; known: itl_p95, error_rate, acceptance, oom, crash_loop",
+        ),
+        ({"guardrails": {"ttft_p95": {"max_increase": "15%"}}}, "not available yet: ttft_p95"),
+        ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom.max"),
+        (
+            {"guardrails": {"acceptance": {"max_decrease": "10%", "reference": "evidence"}}},
+            "reference: evidence is not available yet",
+        ),
+        ({"guardrails": {"acceptance": {"max_decrease": "10%", "reference": 1.5}}}, "reference must be above 0"),
+    ],
+)
+def test_an_impossible_plan_is_refused_in_one_line(changes, explanation):
+    with pytest.raises(ConfigError) as refusal:
+        read_plan(plan(**changes))
+    assert explanation in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_every_wrong_field_is_named_at_once():
+    with pytest.raises(ConfigError) as refusal:
+        read_plan(plan(alpha=9, window="soon"))
+    assert "alpha" in str(refusal.value)
+    assert "window" in str(refusal.value)
+
+
+def test_eligibility_becomes_the_routers_rule():
+    given = {"sampling": "greedy", "tenants": ["team-a"], "headers": {"X-Beta": "1"}}
+    rule = read_plan(plan(eligible=given)).eligible.rule()
+    assert rule == Eligibility(sampling=SamplingMode.GREEDY, tenants=("team-a",), headers=(("x-beta", "1"),))
+
+
+def fits(**changes) -> list[str]:
+    return misfits(read_plan(plan(**changes)), PATHS, "baseline")
+
+
+def test_a_plan_must_fit_the_fleet():
+    assert fits() == []
+    assert fits(canary="turbo") == ["canary: no path 'turbo'; there are: baseline, speculative"]
+    assert fits(stable="speculative", canary="baseline", guardrails={}) == [
+        "stable: the fleet's stable path is 'baseline', not 'speculative'"
+    ]
+
+
+def test_acceptance_of_a_path_that_does_not_speculate_is_refused():
+    paths = {"baseline": PathFacts(1, False), "speculative": PathFacts(1, False)}
+    found = misfits(read_plan(plan()), paths, "baseline")
+    assert found == ["guardrails.acceptance: 'speculative' does not speculate, so it has no acceptance"]
+
+
+def test_what_is_seldom_wise_is_said():
+    told = cautions(read_plan(plan(guardrails={}, steps=[{"weight": 100}])))
+    assert any(line.startswith("window:") for line in told)
+    assert any(line.startswith("guardrails:") for line in told)
+    assert any(line.startswith("steps:") for line in told)
+
+
+def test_a_plan_in_the_shape_of_the_design_gives_no_cause_for_caution():
+    assert cautions(Plan.model_validate(yaml.safe_load(DESIGN))) == []
