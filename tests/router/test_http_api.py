@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Scope
 
-from fleet.errors import OutOfMemory, ReplicaLost
+from fleet.errors import ReplicaLost
 from fleet.tokenizer import Tokenizer
-from fleet.traffic import Split
-from router.reporter import Reporter
 from tests.fakes import Fault, expected_text, fake_token
 from tests.router.served import Router
 
@@ -317,51 +315,6 @@ async def test_metrics_are_the_controllers_and_outlast_its_absence(make_router: 
         absent = await http.get("/metrics")
     assert present.text == absent.text
     assert present.headers["content-type"].startswith("text/plain; version=0.0.4")
-
-
-async def test_the_router_reports_and_follows_the_split_while_it_lives(make_router: MakeRouter) -> None:
-    router = make_router(report_interval_s=0.001)
-    router.control.split = Split(5, "baseline", "speculative", 100.0, salt="s")
-    async with router.app.router.lifespan_context(router.app):
-        while router.dispatcher.current.version < 5:  # noqa: ASYNC110 - the app has no event for this
-            await asyncio.sleep(0.001)
-        async with router.http() as http:
-            await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
-    assert router.backend.paths_used() == ["speculative"]
-    done = [report.compared["speculative"].outcomes for report in router.control.reports if report.compared]
-    assert {"done": 1} in done, "the last report is sent when the router stops"
-
-
-async def test_a_trip_is_reported_at_once_and_only_a_controller_that_knows_of_it_ends_it(
-    make_router: MakeRouter,
-) -> None:
-    router = make_router()
-    router.route(100)
-    reporter = Reporter(router.dispatcher, router.control, interval_seconds=60)
-    router.backend.faults["speculative"] = Fault(0, OutOfMemory("no memory"))
-    router.control.is_away = True
-    assert not await reporter.exchange()
-    async with router.http() as http:
-        await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
-    router.control.is_away = False
-    router.control.split = Split(router.dispatcher.current.version + 1, "baseline", "speculative", 50, salt="s")
-    assert await reporter.exchange()
-    first, second = router.control.reports
-    assert (first.hard_trips, len(second.hard_trips)) == ((), 1)
-    assert router.dispatcher.current.split.canary_percent == 0, "that split was issued before the trip was known"
-    router.control.split = Split(router.dispatcher.current.version + 1, "baseline", "speculative", 5, salt="s")
-    assert await reporter.exchange()
-    assert router.dispatcher.current.split.canary_percent == 5
-
-
-async def test_while_the_controller_is_away_the_split_stands(make_router: MakeRouter) -> None:
-    router = make_router()
-    router.route(40)
-    reporter = Reporter(router.dispatcher, router.control, interval_seconds=60)
-    router.control.is_away = True
-    for _ in range(3):
-        assert not await reporter.exchange()
-    assert router.dispatcher.current.split.canary_percent == 40
 
 
 async def test_a_session_keeps_its_path_and_half_of_them_get_each(make_router: MakeRouter) -> None:
