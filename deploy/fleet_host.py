@@ -23,7 +23,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
 from deploy.fleet_state import FleetState, Phase, read_state, write_state
 from deploy.manifest import LOOPBACK, build_manifest, local_cpus, model_name
@@ -40,31 +40,37 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 
 class FleetHost:
-    """One local fleet from start to end; `run` returns the exit code."""
+    """One local fleet from start to end."""
 
     def __init__(self, config: FleetConfig, folder: Path, state: FleetState) -> None:
         self._config = config
         self._folder = folder
         self._state = state
 
-    def run(self) -> int:
-        signal.signal(signal.SIGTERM, _stop)
+    def run(self) -> NoReturn:
+        """Until SIGTERM, or until the start has failed; ends the process itself."""
+        signal.signal(signal.SIGTERM, self._end)
         try:
             self._note("starting")
             self._start()
             self._note("", phase=Phase.READY)
-            signal.pause()
+            while True:
+                signal.pause()
         except FleetError as error:
             self._fail(str(error), 2 if isinstance(error, ConfigError) else 1)
         except (RayError, RayServeException, RuntimeError, OSError) as error:
             self._fail(f"{type(error).__name__}: {_last_line(str(error))}", 1)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            # All of Ray's processes at once: once the raylet is gone, its helpers could no longer be told as ours.
-            end_all(self._state.instance)
-        return self._state.exit_code
+        self._end()
+
+    def _end(self, signal_number: int | None = None, frame: FrameType | None = None) -> NoReturn:
+        """End every process of the fleet, this one last.
+
+        Nothing is unwound: an exception raised in the middle of Ray's code may be swallowed there, and neither a
+        model conversion in its thread nor Ray's own clean-up may hold up the end.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_all(self._state.instance)
+        os._exit(self._state.exit_code)
 
     def _start(self) -> None:
         _require_free(self._config.host, self._config.port)
@@ -108,7 +114,7 @@ class FleetHost:
             _temp_dir=str(Path(self._state.ray_folder) / "ray"),
             _node_ip_address=LOOPBACK,
         )
-        signal.signal(signal.SIGTERM, _stop)  # ray.init puts its own handler there
+        signal.signal(signal.SIGTERM, self._end)  # ray.init puts its own handler there
         serve.start(proxy_location="HeadOnly", http_options={"host": self._config.host, "port": self._config.port})
 
     def _await_running(self) -> None:
@@ -120,7 +126,7 @@ class FleetHost:
             self._note("loading", applications=statuses)
             for name, item in applications.items():
                 if item.status.value == "DEPLOY_FAILED":
-                    raise Unavailable(f"application '{name}' failed: {_last_line(_reason(item))}")
+                    raise Unavailable(f"application '{name}' failed: {_reason(item)}")
             if statuses and set(statuses.values()) == {"RUNNING"}:
                 return
             time.sleep(POLL_SECONDS)
@@ -157,13 +163,13 @@ def local_config(config: FleetConfig, folder: Path, state: FleetState) -> FleetC
     return config.model_copy(update={"router": router, "controller": controller})
 
 
-def main(config_file: str, folder: str) -> int:
+def main(config_file: str, folder: str) -> NoReturn:
     """Host the fleet described by the state file that `fleet up` wrote; the lock came with it."""
     state = read_state(Path(folder))
     if state is None:
         raise ConfigError(f"{folder} has no state file; start a fleet with `fleet up`")
     config = local_config(load_fleet_config(Path(config_file)), Path(folder), state)
-    return FleetHost(config, Path(folder), state.model_copy(update={"pid": os.getpid()})).run()
+    FleetHost(config, Path(folder), state.model_copy(update={"pid": os.getpid()})).run()
 
 
 def _require_free(host: str, port: int) -> None:
@@ -191,8 +197,10 @@ def _until_answered(post: Callable[[], httpx.Response]) -> None:
     raise Unavailable(f"the fleet runs but does not answer: {problem}")
 
 
-def _reason(application: object) -> str:
-    return str(getattr(application, "message", ""))
+def _reason(application: ApplicationStatusOverview) -> str:
+    """Why an application failed: the last line of its deployment's traceback says it best."""
+    deployments = [item.message for item in application.deployments.values() if item.message]
+    return _last_line(next(iter(deployments), application.message))
 
 
 def _last_line(text: str) -> str:
@@ -200,10 +208,5 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _stop(signal_number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    # Neither a model conversion that still runs in its thread nor Ray's own clean-up may hold up the end.
-    os._exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -20,12 +20,14 @@ BUILDERS = "deploy.serve_app"
 LOOPBACK = "127.0.0.1"
 
 # HAProxy as ingress and one event loop per replica: without them Serve's own proxy dominates the time per token.
-# The fourth keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
+# HARD_STOP keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
+# Ray starts workers at nice 15, behind every other process of the machine; what serves users must not be.
 RAY_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "3600",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",
+    "RAY_worker_niceness": "0",
 }
 
 _HEADER = """\

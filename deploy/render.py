@@ -22,6 +22,7 @@ from canary.status import (
 from deploy.fleet_state import FleetState
 
 UNKNOWN = "–"
+_PROSE = ("reason", "summary")
 _COLOURS = {
     "pass": "green",
     "insufficient": "yellow",
@@ -211,7 +212,7 @@ def clock_time(at: float) -> str:
 
 
 def _paths_table(paths: Sequence[PathStatus]) -> Table:
-    table = _table("path", "role", ">ready", "draft", ">in flight", ">running", ">waiting", ">KV", ">tok/s", ">accept")
+    table = _table("path", "role", ">ready", "draft", ">open", ">run", ">wait", ">KV", ">tok/s", ">accept")
     for path in paths:
         total = path["kv_total_tokens"]
         table.add_row(
@@ -269,7 +270,8 @@ def _table(*columns: str) -> Table:
     """A plain table; a leading '>' aligns the column right."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+        name = column.removeprefix(">")
+        table.add_column(name, justify="right" if column.startswith(">") else "left", no_wrap=name not in _PROSE)
     return table
 
 

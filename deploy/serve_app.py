@@ -1,7 +1,6 @@
 """The Serve applications of a fleet, as builders that take typed arguments (`deploy/serve_args.py`)."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: Serve looks at the annotation itself to make the typed argument.
 from ray import serve
 from ray.serve import Application
 
