@@ -2,11 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PROTOS := fleet/tokens_v1/tokens.proto replicas/verify_rpc/verify.proto
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit check proto docs constraints bench-router bench-verify clean
+.PHONY: help setup run down test test-unit check docs constraints bench-router bench-verify clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -42,10 +41,7 @@ check: setup  ## static: lint, format, types, import contracts, generated files
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.generated --check
 
-proto: setup  ## regenerate the gRPC code
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
-
-docs: setup proto  ## regenerate every generated file
+docs: setup  ## regenerate every generated file: gRPC code, manifests, the rollout diagram
 	$(BIN)/python -m deploy.generated
 
 bench-router: setup  ## cost of the token path, beside plain handle streaming
