@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,11 +70,15 @@ class Sampler:
 
     def logprobs(self, logits: Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
         """The model's natural log-probability of one token per row ([R, V]), and of the row's `top` likeliest."""
-        logs = logits[:, : self._vocab_size].log_softmax(-1)
-        chosen = logs.gather(1, torch.tensor(token_ids, device=logs.device)[:, None])[:, 0]
-        likeliest = logs.topk(min(top, self._vocab_size))
-        rows = zip(token_ids, chosen.tolist(), likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
-        return [TokenLogprob(token_id, log, tuple(zip(ids, logs, strict=True))) for token_id, log, ids, logs in rows]
+        logits = logits[:, : self._vocab_size]
+        total = logits.logsumexp(-1, keepdim=True)
+        chosen = logits.gather(1, torch.tensor(token_ids, device=logits.device)[:, None]) - total
+        likeliest = logits.topk(min(top, self._vocab_size))
+        alternatives = zip(likeliest.indices.tolist(), (likeliest.values - total).tolist(), strict=True)
+        return [
+            TokenLogprob(token_id, logprob, tuple(zip(ids, logprobs, strict=True)))
+            for token_id, logprob, (ids, logprobs) in zip(token_ids, chosen[:, 0].tolist(), alternatives, strict=True)
+        ]
 
     def probabilities(self, logits_row: Tensor, draw: Draw) -> Tensor:
         """The exact distribution that `sample` draws this row's token from: float64 [vocab_size].
@@ -83,9 +86,11 @@ class Sampler:
         At temperature 0 all of it is on one token.
         """
         row = self._adjusted(logits_row[: self._vocab_size].numpy(force=True), draw)
-        if draw.sampling.is_greedy:
-            return torch.from_numpy(np.eye(1, len(row), int(row.argmax()))[0])
-        return torch.from_numpy(distribution(row, draw.sampling))
+        if not draw.sampling.is_greedy:
+            return torch.from_numpy(distribution(row, draw.sampling))
+        probabilities = torch.zeros(len(row), dtype=torch.float64)
+        probabilities[int(row.argmax())] = 1.0
+        return probabilities
 
     def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
         best = _first_of_the_best(logits)
@@ -93,10 +98,12 @@ class Sampler:
         token_ids: list[int | None] = [
             token_id if math.isfinite(peak) else None for token_id, peak in zip(best.tolist(), peaks, strict=True)
         ]
-        for index, draw in enumerate(draws):
-            if token_ids[index] is not None and not self._is_plain(draw):
-                token_ids[index] = self._drawn(logits[index].numpy(force=True), draw)
-        unusable = [index for index, token_id in enumerate(token_ids) if token_id is None]
+        drawn = [row for row, draw in enumerate(draws) if token_ids[row] is not None and not self._is_plain(draw)]
+        if drawn:
+            on_host = logits.numpy(force=True)
+            for row in drawn:
+                token_ids[row] = self._drawn(on_host[row], draws[row])
+        unusable = [row for row, token_id in enumerate(token_ids) if token_id is None]
         if unusable:
             raise UnusableLogits(unusable)
         return [token_id for token_id in token_ids if token_id is not None]
@@ -104,11 +111,10 @@ class Sampler:
     def _drawn(self, row: Logits, draw: Draw) -> int | None:
         """The token of a row that is not simply the likeliest; None where nothing may follow."""
         row = self._adjusted(row, draw)
-        best = int(row.argmax())
-        if not math.isfinite(row[best]):
+        if not math.isfinite(row.max()):
             return None
         if draw.sampling.is_greedy:
-            return best
+            return int(row.argmax())
         return race(row, draw.sampling, stream_key(draw.sampling.seed, draw.choice_index, len(draw.output_token_ids)))
 
     def _is_plain(self, draw: Draw) -> bool:
