@@ -47,10 +47,8 @@ class StreamLedger:
         if request_id not in self._ended:
             life = self._lives.setdefault(request_id, _Life())
             try:
-                await asyncio.wait_for(life.begun.wait(), arrive_within_seconds)
-                await life.ended.wait()
-            except TimeoutError:
-                pass
+                if await _is_set_within(life.begun, arrive_within_seconds):
+                    await life.ended.wait()
             finally:
                 if not life.begun.is_set():
                     del self._lives[request_id]
@@ -58,8 +56,13 @@ class StreamLedger:
 
     async def wait_idle(self, seconds: float) -> bool:
         """Whether no stream is open, waiting for it up to so long."""
-        try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
-        except TimeoutError:
-            return False
+        return await _is_set_within(self._idle, seconds)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    if event.is_set():  # wait_for(…, 0) would not even look
         return True
+    try:
+        return await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False

@@ -11,7 +11,7 @@ import torch
 from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
-from replicas.engine.model import Model, Segment, kv_bytes_per_token, load_config, load_model
+from replicas.engine.model import Model, Segment, context_length, kv_bytes_per_token, load_config, load_model
 from replicas.model_store import GIB, check_memory, resolve_model
 
 
@@ -63,7 +63,7 @@ def _kv_tokens(folder: Path, config: ModelConfig, engine: EngineConfig, device: 
     wanted = engine.kv_cache_tokens or int(
         engine.kv_cache_gib * GIB / kv_bytes_per_token(hugging_face, config.dtype, device)
     )
-    context = config.max_model_len or hugging_face.max_position_embeddings
+    context = context_length(hugging_face, config.max_model_len)
     return max(1, min(wanted, engine.max_num_seqs * context))
 
 

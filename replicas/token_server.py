@@ -78,6 +78,7 @@ class TokenServer(TokensServicer):
         self._engine = engine
         self._ledger = ledger
         self._server: grpc.aio.Server | None = None
+        self._streams: set[RouterStream] = set()
         self._is_draining = False
 
     async def start(self, host: str) -> str:
@@ -98,6 +99,8 @@ class TokenServer(TokensServicer):
         if not await self._ledger.wait_idle(grace_seconds):
             self._engine.fail_all(FailureKind.SHUTTING_DOWN, SHUTTING_DOWN)
             await self._ledger.wait_idle(FLUSH_SECONDS)
+        for stream in self._streams:
+            stream.frames.put_nowait(None)
         if self._server is not None:
             await self._server.stop(grace=FLUSH_SECONDS)
 
@@ -106,12 +109,14 @@ class TokenServer(TokensServicer):
     ) -> AsyncIterator[pb.StepFrame]:
         """One router's stream, until it leaves; whatever it leaves behind is cancelled."""
         stream = RouterStream(self._ledger)
+        self._streams.add(stream)
         reading = asyncio.create_task(self._read(request_iterator, stream))
         try:
             while (frame := await stream.frames.get()) is not None:
                 yield frame
         finally:
             reading.cancel()
+            self._streams.discard(stream)
             self._engine.cancel_owner(stream)
             stream.abandon()
             await asyncio.gather(reading, return_exceptions=True)

@@ -92,6 +92,7 @@ class Engine:
         sequence.owed_text = owed.text
         self._sequences[owner, request.request_id] = sequence
         self._scheduler.add(sequence)
+        self._note_load()
 
     def cancel(self, owner: Hashable, request_ids: Iterable[str]) -> None:
         """Drop sequences and all they hold, at once and without a word; unknown ids are ignored."""
@@ -222,6 +223,7 @@ class Engine:
             self._scheduler.remove(sequence)
         if self._speculator is not None:
             self._speculator.close(sequences, reason)
+        self._note_load()
 
     def _note_plan(self, plan: Plan) -> None:
         now = self._clock.monotonic()

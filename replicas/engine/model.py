@@ -122,9 +122,7 @@ def load_model(
     does not fit, and OutOfMemory where weights or arena do not.
     """
     config = load_config(folder, layers=layers)
-    limit = max_model_len or config.max_position_embeddings
-    if limit > config.max_position_embeddings:
-        raise ConfigError(f"max_model_len {limit} exceeds the model's context of {config.max_position_embeddings}")
+    limit = context_length(config, max_model_len)
     with allocation_failures():
         module = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -157,6 +155,14 @@ def load_config(folder: Path, *, layers: int | None = None) -> PreTrainedConfig:
     if layers is not None:
         _keep_first_layers(config, layers)
     return config
+
+
+def context_length(config: PreTrainedConfig, max_model_len: int | None) -> int:
+    """The longest prompt and answer together; ConfigError where more is asked for than the model can."""
+    context = int(config.max_position_embeddings)
+    if max_model_len is not None and max_model_len > context:
+        raise ConfigError(f"max_model_len {max_model_len} exceeds the model's context of {context}")
+    return max_model_len or context
 
 
 def head_dim(config: PreTrainedConfig) -> int:
