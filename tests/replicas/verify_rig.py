@@ -49,6 +49,7 @@ class ToyTarget:
     """Runs the engine's part of the protocol for a few sequences and checks every text."""
 
     proposer: RemoteProposer
+    vocab_size: int = VOCABULARY
     texts: dict[int, list[int]] = field(default_factory=dict)
 
     def open(self, *sequence_ids: int) -> None:
@@ -73,7 +74,7 @@ class ToyTarget:
     def _verify(self, sequence_id: int, proposal: Proposal | None) -> SequenceVerdict:
         text, drafted = self.texts[sequence_id], proposal.token_ids if proposal else ()
         assert len(drafted) <= DRAFT_LENGTH
-        assert all(0 <= token < VOCABULARY for token in drafted)
+        assert all(0 <= token < self.vocab_size for token in drafted)
         rows = [next_token([*text, *drafted[:count]]) for count in range(len(drafted) + 1)]
         acceptance = accept(drafted, rows)
         verdict = SequenceVerdict(sequence_id, 1, len(text), acceptance.accepted, acceptance.committed, DRAFT_LENGTH)
@@ -137,12 +138,14 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
             await asyncio.sleep(0.005)
 
 
-async def steps_until(target: ToyTarget, condition: Callable[[dict[int, int]], bool], limit: int = 400) -> int:
-    """Step until the accepted tokens satisfy the condition; how many steps that took."""
+async def steps_until(
+    target: ToyTarget, condition: Callable[[dict[int, int]], bool], *, limit: int = 400, pause: float = 0.002
+) -> int:
+    """Step, `pause` seconds apart, until the accepted tokens satisfy the condition; how many steps that took."""
     for number in range(limit):
         if condition(await asyncio.to_thread(target.step)):
             return number
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(pause)
     raise AssertionError(f"not within {limit} steps")
 
 
