@@ -21,7 +21,7 @@ class Signal(StrEnum):
 
     SEEN = "seen"
     CANARY_SILENT = "canary_silent"
-    """Canary requests are open and nothing is heard of them, while stable is heard."""
+    """Canary requests wait and nothing is heard of them, while stable is heard or has no requests."""
     ALL_SILENT = "all_silent"
     """Nothing at all: no traffic, or no routers. Moving traffic now would be moving it blind."""
 
@@ -114,10 +114,11 @@ def _added(assigned: tuple[int, int], window: Window) -> tuple[int, int]:
 def _signal(window: Window, before: Signal) -> Signal:
     if has_signal(window.canary):
         return Signal.SEEN
-    if not has_signal(window.stable):
-        return Signal.ALL_SILENT
     is_waiting = window.canary.assigned > 0 or (before == Signal.CANARY_SILENT and window.canary_in_flight > 0)
-    return Signal.CANARY_SILENT if is_waiting else Signal.SEEN
+    # Stable without requests of its own has nothing to be heard of, as at 100 %: that excuses nobody.
+    if is_waiting and (has_signal(window.stable) or not window.stable.assigned):
+        return Signal.CANARY_SILENT
+    return Signal.SEEN if has_signal(window.stable) else Signal.ALL_SILENT
 
 
 def judge(evidence: Evidence, plan: Plan, stage: Stage) -> tuple[Verdict, ...]:
@@ -153,8 +154,9 @@ def _heard(evidence: Evidence, plan: Plan) -> Verdict:
 
 
 def _share(plan: Plan) -> float:
-    """Of the capital, for each step."""
-    return 1.0 / len(plan.steps)
+    """Of the capital, for each step in which the arms can be compared."""
+    compared = [step for step in plan.steps if step.bake > 0 and (step.weight < 100 or plan.holdback > 0)]
+    return 1.0 / max(1, len(compared))
 
 
 _T = TypeVar("_T")

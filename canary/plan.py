@@ -76,7 +76,13 @@ class ErrorRate(Section):
 class OutOfMemory(Section):
     """Allocation failures in canary replicas; the first one trips, whatever the statistics say."""
 
-    max: Literal[0] = 0
+    max: int = 0
+
+    @model_validator(mode="after")
+    def _first_trips(self) -> OutOfMemory:
+        if self.max != 0:
+            raise ValueError("not available yet: any max but 0; the first failure trips")
+        return self
 
 
 class CrashLoop(Section):
@@ -246,6 +252,8 @@ def cautions(plan: Plan) -> list[str]:
         found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
     if len(plan.steps) == 1:
         found.append("steps: everything moves at once, so there is no baseline to compare with")
+    if len(plan.steps) > 1 and plan.last_step == "non_inferior" and plan.steps[-2].weight < 50:
+        found.append("steps: below 50 % it takes hundreds of windows to show that the canary is no slower")
     for number, step in enumerate(plan.steps[:-1], start=1):
         needed = (plan.min_windows + plan.warmup_windows + 1) * plan.window
         if step.bake < needed:

@@ -77,6 +77,16 @@ def test_a_canary_slower_within_the_limit_passes_and_beyond_it_fails():
     assert beyond.proof.threshold == pytest.approx(3 / 0.05)
 
 
+def test_alpha_is_divided_among_guardrails_and_the_capital_among_steps_that_compare():
+    evidence, chosen = seen([])
+    assert chosen.alpha_each == pytest.approx(0.05 / 3)
+    assert evidence.latency is not None
+    assert evidence.latency.harm.reserve == pytest.approx(0.5)
+    following = evidence.next_step(chosen)
+    assert following.latency is not None
+    assert following.latency.harm.reserve == pytest.approx(0.0)
+
+
 def test_the_threshold_of_a_window_is_not_taken_from_that_window():
     evidence, _ = seen([window(tally(5), tally(5))])
     assert evidence.latency is not None
@@ -203,6 +213,8 @@ def test_the_signal_tells_silence_of_the_canary_from_silence_of_all():
     still_open = window(nothing, tally(9), in_flight=2)
     assert signal(window(waiting, tally(9)), still_open) == Signal.CANARY_SILENT
     assert signal(still_open) == Signal.SEEN
+    assert signal(window(waiting, nothing, percent=100.0)) == Signal.CANARY_SILENT
+    assert signal(window(waiting, waiting)) == Signal.ALL_SILENT
 
 
 def test_no_evidence_at_all_is_finite_everywhere():

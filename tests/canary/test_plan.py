@@ -69,7 +69,7 @@ def test_the_plan_of_the_design_is_read_with_its_units():
             "unknown guardrail 'xyz'; known: itl_p95, error_rate, acceptance, oom, crash_loop",
         ),
         ({"guardrails": {"ttft_p95": {"max_increase": "15%"}}}, "not available yet: ttft_p95"),
-        ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom.max"),
+        ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom: not available yet: any max but 0"),
         (
             {"guardrails": {"acceptance": {"max_decrease": "10%", "reference": "evidence"}}},
             "reference: evidence is not available yet",
@@ -120,6 +120,8 @@ def test_what_is_seldom_wise_is_said():
     assert any(line.startswith("window:") for line in told)
     assert any(line.startswith("guardrails:") for line in told)
     assert any(line.startswith("steps:") for line in told)
+    slow = cautions(read_plan(plan(steps=[{"weight": 10, "bake": "1h"}, {"weight": 100}])))
+    assert any("hundreds of windows" in line for line in slow)
 
 
 def test_a_plan_in_the_shape_of_the_design_gives_no_cause_for_caution():
