@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from canary.journal import Journal
 from tests.canary.world import Behaviour, World, plan
 
-SECONDS = 24.0
+SECONDS = 16.0
 
 
 def small_world(folder: Path) -> World:

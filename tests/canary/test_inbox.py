@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.inbox import Inbox
@@ -11,6 +11,7 @@ def report(router: str, sequence: int) -> RouterReport:
     return RouterReport(router, sequence, 1, {}, {})
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 8), st.booleans()), max_size=60))
 def test_every_report_counts_once_and_in_its_routers_order(sendings):
     inbox, taken = Inbox({}), []

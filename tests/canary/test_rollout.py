@@ -54,7 +54,7 @@ def passed_step(rollout: Rollout, at: float, windows: int = 40) -> tuple[Rollout
     return after(rollout, Ticked(at)), at
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(starts, histories)
 def test_any_order_of_events_keeps_the_invariants(start, history):
     rollout, at = begin(start), 0.0

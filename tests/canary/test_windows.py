@@ -13,7 +13,7 @@ from tests.canary.events_strategy import tallies
 deltas = st.lists(st.dictionaries(st.sampled_from(["baseline", "speculative"]), tallies), max_size=6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(deltas, st.randoms())
 def test_deltas_add_up_to_the_same_window_in_whatever_order_they_come(found, shuffler):
     shuffled = list(found)
@@ -32,7 +32,7 @@ def test_deltas_add_up_to_the_same_window_in_whatever_order_they_come(found, shu
         assert abs(tally.itl.sum - twin.itl.sum) < 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(deltas)
 def test_an_open_window_survives_the_journal(found):
     window = OpenWindow(1.25, 5.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ class Behaviour:
     spread: float = 0.25
     acceptance: float | None = None
     error_rate: float = 0.0
-    tokens: int = 40
+    tokens: int = 20
     is_silent: bool = False
     """Takes requests and is never heard of again."""
 
@@ -45,11 +46,11 @@ class Router:
     def exchange(self, controller: Controller) -> ReportReply:
         if self.outstanding is None:
             self.sequence += 1
-            tallies = {path: PathTally.from_json(tally.to_json()) for path, tally in self.compared.items()}
+            tallies, self.compared = self.compared, {}
+            trips, self.trips = tuple(self.trips), []
             self.outstanding = RouterReport(
-                self.router_id, self.sequence, self.split.version, tallies, tallies, tuple(self.trips), dict(self.open)
+                self.router_id, self.sequence, self.split.version, tallies, tallies, trips, dict(self.open)
             )
-            self.compared, self.trips = {}, []
         reply = controller.report(self.outstanding)
         if reply.acknowledged >= self.outstanding.sequence:
             self.outstanding = None
@@ -142,7 +143,7 @@ def finish(tally: PathTally, how: Behaviour, source: random.Random) -> None:
     tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
     level = source.gauss(0.0, 0.15)
     for _ in range(how.tokens):
-        tally.itl.add(how.itl_seconds * pow(2.718281828, level + source.gauss(0.0, how.spread)))
+        tally.itl.add(how.itl_seconds * math.exp(level + source.gauss(0.0, how.spread)))
     tally.output_tokens += how.tokens
     if how.acceptance is not None:
         ratio = min(max(source.gauss(how.acceptance, 0.12), 0.0), 1.0)

@@ -18,7 +18,7 @@ def clustered_windows(
 ) -> list[tuple[Tail, Tail]]:
     """(canary, stable) tails of windows, as statistics.md section 3.1 models them.
 
-    Time per token = window shock (shared by both arms) x request effect x token noise, 30 tokens a request;
+    Time per token = window shock (shared by both arms) x request effect x token noise, 15 tokens a request;
     `requests` are the arms' mean requests per window; the threshold is stable's true p95.
     """
     shock, effect, noise = 0.10, 0.25, 0.40
@@ -30,7 +30,7 @@ def clustered_windows(
         for mean, shift in ((requests[0], np.log(slowdown) - np.log1p(margin)), (requests[1], 0.0)):
             count = int(source.poisson(mean))
             level = shared + shift + effect * source.standard_normal((count, 1))
-            values = level + noise * source.standard_normal((count, 30))
+            values = level + noise * source.standard_normal((count, 15))
             arms.append(Tail(int((values > threshold).sum()), int(values.size)))
         found.append((arms[0], arms[1]))
     return found

@@ -26,7 +26,7 @@ def alarmed_at(source, *, rates, trials, margin, blocks, alpha=0.05) -> int | No
     return None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), rates, rates, st.floats(0, 0.2), st.integers(0, 40))
 def test_the_mean_factor_never_exceeds_one_under_any_null(canary_trials, stable_trials, first, second, margin, seen):
     p_stable = min(first, 1.0 - margin)
@@ -49,7 +49,7 @@ def test_a_window_without_one_of_the_arms_is_no_bet():
 @pytest.mark.parametrize(
     ("rates", "runs"),
     [
-        ((0.055, 0.05), 30),
+        ((0.055, 0.05), 20),
         pytest.param((0.005, 0.005), 500, marks=pytest.mark.slow),
         pytest.param((0.055, 0.05), 500, marks=pytest.mark.slow),
         pytest.param((0.3, 0.3), 500, marks=pytest.mark.slow),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.stats.bounded_mean import STAKES, log_factors
@@ -12,12 +12,14 @@ values = st.lists(st.tuples(st.floats(0, 1), st.integers(1, 5)), max_size=8)
 floors = st.floats(0.01, 0.99)
 
 
+@settings(max_examples=40, deadline=None)
 @given(values, values, floors)
 def test_two_batches_amount_to_their_union(first, second, floor):
     apart = [a + b for a, b in zip(log_factors(first, floor), log_factors(second, floor), strict=True)]
     assert apart == pytest.approx(log_factors(first + second, floor), abs=1e-9)
 
 
+@settings(max_examples=40, deadline=None)
 @given(floors, st.floats(0, 1), st.floats(0, 1))
 def test_the_mean_factor_is_at_most_one_while_the_mean_is_at_the_floor_or_above(floor, low_share, spread):
     low = floor * (1 - spread)
@@ -29,6 +31,7 @@ def test_the_mean_factor_is_at_most_one_while_the_mean_is_at_the_floor_or_above(
         assert low_share * math.exp(a) + (1 - low_share) * math.exp(b) <= 1 + 1e-9
 
 
+@settings(max_examples=40, deadline=None)
 @given(floors)
 def test_no_value_can_ruin_a_bet(floor):
     assert all(math.isfinite(factor) for factor in log_factors([(1.0, 1)], floor))

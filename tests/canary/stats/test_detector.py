@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.stats.bounded_mean import STAKES, log_factors
@@ -13,6 +13,7 @@ from canary.stats.eprocess import EProcess
 from tests.canary.stats.streams import keeps_promise
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.floats(-2, 2), min_size=2, max_size=2), min_size=1, max_size=15))
 def test_the_detector_sums_over_every_moment_at_which_the_change_may_have_begun(rounds):
     detector = EDetector.start(2)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.stats.eprocess import EProcess, log_mean_exp
@@ -12,6 +12,7 @@ from canary.stats.eprocess import EProcess, log_mean_exp
 factors = st.lists(st.lists(st.floats(-2, 2), min_size=3, max_size=3), max_size=12)
 
 
+@settings(max_examples=40, deadline=None)
 @given(factors, st.floats(0.05, 1.0), st.integers(0, 12))
 def test_wealth_agrees_with_a_gambler_who_counts_his_coins(rounds, share, staked_at):
     process, coins, reserve = EProcess.start(3, share), [share] * 3, 1.0 - share
