@@ -229,37 +229,30 @@ class Transition:
 
 
 _S = State
+_ENDED = (_S.ROLLED_BACK, _S.ABORTED)
+_ACTIVE = (_S.PREPARING, _S.BAKING, _S.PAUSED, _S.HOLDING)
+_STARTED = (_S.BAKING, _S.PAUSED, _S.HOLDING)
+
 TRANSITIONS: dict[tuple[State, type[Event]], Transition] = {
     (_S.PREPARING, CapacityChanged): Transition(_capacity_changed, (_S.PREPARING, _S.BAKING)),
     (_S.BAKING, CapacityChanged): Transition(_capacity_changed, (_S.BAKING, _S.HOLDING)),
     (_S.HOLDING, CapacityChanged): Transition(_capacity_changed, (_S.BAKING, _S.HOLDING)),
+    **{(s, CapacityChanged): Transition(_capacity_changed, (s,)) for s in (_S.PAUSED, _S.PROMOTED, *_ENDED)},
+    **{(s, SplitApplied): Transition(_split_applied, (s,)) for s in State},
     (_S.PREPARING, WindowClosed): Transition(_noted, (_S.PREPARING,)),
-    (_S.PREPARING, Ticked): Transition(_noted, (_S.PREPARING,)),
     (_S.BAKING, WindowClosed): Transition(_window_closed, (_S.BAKING, _S.HOLDING, _S.ROLLED_BACK)),
     (_S.HOLDING, WindowClosed): Transition(_window_closed, (_S.BAKING, _S.HOLDING, _S.ROLLED_BACK)),
+    **{(s, WindowClosed): Transition(_window_closed, (s, _S.ROLLED_BACK)) for s in (_S.PAUSED, _S.PROMOTED)},
+    **{(s, HardTripped): Transition(_hard_tripped, (s, _S.ROLLED_BACK)) for s in (*_ACTIVE, _S.PROMOTED)},
+    (_S.PREPARING, Ticked): Transition(_noted, (_S.PREPARING,)),
     (_S.BAKING, Ticked): Transition(_ticked, (_S.BAKING, _S.PROMOTED, _S.ROLLED_BACK)),
+    **{(s, Ticked): Transition(_ticked, (s, _S.ROLLED_BACK)) for s in (_S.PAUSED, _S.HOLDING, _S.PROMOTED)},
+    **{(s, fact): Transition(_noted, (s,)) for s in _ENDED for fact in (WindowClosed, HardTripped, Ticked)},
     (_S.BAKING, OperatorPaused): Transition(_paused, (_S.PAUSED,)),
     (_S.HOLDING, OperatorPaused): Transition(_paused, (_S.PAUSED,)),
     (_S.PAUSED, OperatorResumed): Transition(_resumed, (_S.BAKING, _S.HOLDING)),
-    (_S.PROMOTED, OperatorAborted): Transition(_aborted, (_S.ABORTED,)),
-    (_S.ROLLED_BACK, OperatorRetried): Transition(_retried, (_S.PREPARING, _S.BAKING)),
-    (_S.ABORTED, OperatorRetried): Transition(_retried, (_S.PREPARING, _S.BAKING)),
+    **{(s, OperatorSetWeight): Transition(_weight_set, (_S.PAUSED,)) for s in _STARTED},
+    **{(s, OperatorPromoted): Transition(_operator_promoted, (_S.BAKING, _S.PROMOTED)) for s in _STARTED},
+    **{(s, OperatorAborted): Transition(_aborted, (_S.ABORTED,)) for s in (*_ACTIVE, _S.PROMOTED)},
+    **{(s, OperatorRetried): Transition(_retried, (_S.PREPARING, _S.BAKING)) for s in _ENDED},
 }
-for _state in (_S.PREPARING, _S.BAKING, _S.PAUSED, _S.HOLDING):
-    TRANSITIONS[_state, OperatorAborted] = Transition(_aborted, (_S.ABORTED,))
-    TRANSITIONS[_state, HardTripped] = Transition(_hard_tripped, (_state, _S.ROLLED_BACK))
-for _state in (_S.BAKING, _S.PAUSED, _S.HOLDING):
-    TRANSITIONS[_state, OperatorPromoted] = Transition(_operator_promoted, (_S.BAKING, _S.PROMOTED))
-    TRANSITIONS[_state, OperatorSetWeight] = Transition(_weight_set, (_S.PAUSED,))
-for _state in (_S.PAUSED, _S.PROMOTED):
-    TRANSITIONS[_state, CapacityChanged] = Transition(_capacity_changed, (_state,))
-    TRANSITIONS[_state, WindowClosed] = Transition(_window_closed, (_state, _S.ROLLED_BACK))
-for _state in (_S.PAUSED, _S.HOLDING, _S.PROMOTED):
-    TRANSITIONS[_state, Ticked] = Transition(_ticked, (_state, _S.ROLLED_BACK))
-for _state in State:
-    TRANSITIONS[_state, SplitApplied] = Transition(_split_applied, (_state,))
-TRANSITIONS[_S.PROMOTED, HardTripped] = Transition(_hard_tripped, (_S.PROMOTED, _S.ROLLED_BACK))
-for _state in (_S.ROLLED_BACK, _S.ABORTED):
-    TRANSITIONS[_state, CapacityChanged] = Transition(_capacity_changed, (_state,))
-    for _fact in (WindowClosed, HardTripped, Ticked):
-        TRANSITIONS[_state, _fact] = Transition(_noted, (_state,))
