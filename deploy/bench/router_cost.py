@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -39,13 +40,23 @@ TOKENS = {
 """Per stream: some seconds of each."""
 WARM_UP_TOKENS = 20
 ROLES = {
-    "haproxy": "proxy",
     "ray::ServeReplica:router:": "router",
     "ray::ServeReplica:plain:PlainWorker": "worker",
     "ray::ServeReplica:plain:Plain": "router",
     "ray::ServeReplica:path-": "worker",
 }
-"""Start of a process's command line -> what it is on the way of a token; the rest is Ray's own."""
+"""Start of a Serve process's title -> what it is on the way of a token."""
+PROXIES = ("haproxy", "ray::ProxyActor")
+"""Serve falls back on its own proxy while HAProxy does not know a replica yet."""
+PROXY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One process: its role and the CPU seconds that it has used."""
+
+    role: str
+    seconds: float
 
 
 def measure(streams: int, repetitions: int) -> list[Trial]:
@@ -56,17 +67,36 @@ def measure(streams: int, repetitions: int) -> list[Trial]:
     """
     trials = []
     with _host() as (port, instance):
+        _await_haproxy(instance)
         for variant in ROUTES:
-            asyncio.run(_read_all(variant, "paced", port, streams, WARM_UP_TOKENS))
+            for pace in ("paced", "unpaced"):
+                asyncio.run(_read_all(variant, pace, port, streams, WARM_UP_TOKENS))
         for _ in range(repetitions):
             for pace in ("paced", "unpaced"):
                 trials += [_trial(variant, pace, port, instance, streams) for variant in ROUTES]
     return trials
 
 
-def role_of(command_line: str) -> str:
-    """What a process is on the way of a token."""
-    return next((role for start, role in ROLES.items() if command_line.startswith(start)), "ray")
+def role_of(name: str, title: str) -> str:
+    """What the process of that name and command line is on the way of a token; the rest is Ray's own."""
+    if name.startswith(PROXIES):
+        return "proxy"
+    return next((role for start, role in ROLES.items() if title.startswith(start)), "ray")
+
+
+def cpu_used(before: Mapping[int, Usage], after: Mapping[int, Usage]) -> dict[str, float]:
+    """CPU seconds by role between two looks at the processes, by process id.
+
+    Raises `Unavailable` where a process on the way has been replaced: what it used is lost, and so is the trial.
+    """
+    used = dict.fromkeys((*ON_THE_WAY, *OFF_THE_WAY), 0.0)
+    for pid, usage in before.items():
+        if pid not in after and usage.role in ("router", "worker"):
+            raise Unavailable(f"the {usage.role} was replaced during the measurement")
+    for pid, usage in after.items():
+        earlier = before.get(pid)
+        used[usage.role] += usage.seconds - (earlier.seconds if earlier else 0.0)
+    return used
 
 
 def main(
@@ -83,11 +113,10 @@ def main(
 
 
 def _trial(variant: str, pace: str, port: int, instance: str, streams: int) -> Trial:
-    before = _cpu_seconds(instance)
+    before = _look(instance)
     started = time.monotonic_ns()
     arrivals = asyncio.run(_read_all(variant, pace, port, streams, TOKENS[variant, pace]))
-    after = _cpu_seconds(instance)
-    return summarise(variant, pace, arrivals, started, {role: after[role] - before[role] for role in before})
+    return summarise(variant, pace, arrivals, started, cpu_used(before, _look(instance)))
 
 
 async def _read_all(variant: str, pace: str, port: int, streams: int, tokens: int) -> list[Arrivals]:
@@ -106,17 +135,17 @@ async def _read_all(variant: str, pace: str, port: int, streams: int, tokens: in
     return arrivals
 
 
-def _cpu_seconds(instance: str) -> dict[str, float]:
-    """CPU time used so far, by role, the reader's (this process) included."""
-    used = dict.fromkeys((*ON_THE_WAY, *OFF_THE_WAY), 0.0)
-    used["client"] = time.process_time()
+def _look(instance: str) -> dict[int, Usage]:
+    """CPU time used so far by every process, this one (the reader) included."""
+    found = {os.getpid(): Usage("client", time.process_time())}
     for process in members(instance):
         try:
             times = process.cpu_times()
-            used[role_of(" ".join(process.cmdline()))] += times.user + times.system
+            role = role_of(process.name(), " ".join(process.cmdline()))
         except psutil.NoSuchProcess:
             continue
-    return used
+        found[process.pid] = Usage(role, times.user + times.system)
+    return found
 
 
 @contextmanager
@@ -143,6 +172,15 @@ def _host() -> Iterator[tuple[int, str]]:
                 yield port, instance
             finally:
                 end_all(instance)
+
+
+def _await_haproxy(instance: str) -> None:
+    """Serve answers through its own, slower proxy until HAProxy has started."""
+    deadline = time.monotonic() + PROXY_SECONDS
+    while not any(process.name() == "haproxy" for process in members(instance)):
+        if time.monotonic() > deadline:
+            raise Unavailable("HAProxy does not start")
+        time.sleep(0.2)
 
 
 def _free_port() -> int:

@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deploy.bench.router_cost import ROLES, ROUTES, TOKENS, role_of
+from deploy.bench.router_cost import ROLES, ROUTES, TOKENS, Usage, cpu_used, role_of
 from deploy.bench.router_cost_report import OFF_THE_WAY, ON_THE_WAY, render, summarise
 from deploy.bench.sse_probe import Arrivals
 from deploy.bench.stand_in_fleet import fleet_config, manifest
+from fleet.errors import Unavailable
 
 MILLISECOND = 1_000_000
 
@@ -49,18 +50,32 @@ def test_the_cost_of_the_whole_path_leaves_out_ray_and_the_reader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command_line", "role"),
+    ("title", "role"),
     [
         ("ray::ServeReplica:router:Router", "router"),
         ("ray::ServeReplica:plain:Plain", "router"),
         ("ray::ServeReplica:plain:PlainWorker.handle_request", "worker"),
         ("ray::ServeReplica:path-paced:Path", "worker"),
+        ("haproxy -db -f haproxy.cfg", "proxy"),
+        ("ray::ProxyActor", "proxy"),
         ("ray::ServeReplica:controller:Controller", "ray"),
         ("python -m ray.dashboard.agent", "ray"),
     ],
 )
-def test_processes_are_told_apart_by_their_titles(command_line: str, role: str) -> None:
-    assert role_of(command_line) == role
+def test_processes_are_told_apart_by_their_titles(title: str, role: str) -> None:
+    assert role_of(title[:15], title) == role
+
+
+def test_cpu_time_is_taken_process_by_process_and_new_ones_count_from_their_start() -> None:
+    before = {1: Usage("router", 5.0), 2: Usage("ray", 7.0), 3: Usage("ray", 9.0)}
+    after = {1: Usage("router", 6.5), 2: Usage("ray", 7.25), 4: Usage("proxy", 0.5)}
+    used = cpu_used(before, after)
+    assert used == {"proxy": 0.5, "router": 1.5, "worker": 0.0, "ray": 0.25, "client": 0.0}
+
+
+def test_a_router_that_is_replaced_in_between_spoils_the_trial() -> None:
+    with pytest.raises(Unavailable, match="router"):
+        cpu_used({1: Usage("router", 5.0)}, {2: Usage("router", 0.5)})
 
 
 def test_every_role_is_reported_and_every_variant_has_its_tokens() -> None:
