@@ -96,7 +96,7 @@ class Tracked:
         """Seconds from the question to this answer; None for the first, which includes reading the prompt."""
         self.unanswered_since = None
         was_primed, self.is_primed = self.is_primed, True
-        asked_at = next((at for base, at in self._asked_rounds if base == base_length), None)
+        asked_at = next((at for base, at in reversed(self._asked_rounds) if base == base_length), None)
         return now - asked_at if was_primed and asked_at is not None else None
 
     def forget_draft(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
+from itertools import accumulate
+
 from fleet.errors import ProtocolViolation
 from fleet.token_codec import sampling_from_wire, sampling_to_wire
 from replicas.speculation.messages import (
@@ -28,16 +31,16 @@ def draft_frame(message: DraftMessage) -> pb.DraftFrame:
             items = [pb.SequenceKey(sequence_id=key.sequence_id, epoch=key.epoch) for key in keys]
             return pb.DraftFrame(resync=pb.Resync(items=items))
         case proposals:
-            return pb.DraftFrame(proposals=pb.Proposals(items=[_proposal_to_wire(item) for item in proposals]))
+            return pb.DraftFrame(proposals=_proposals_to_wire(proposals))
 
 
 def draft_message_from(frame: pb.DraftFrame) -> DraftMessage:
-    """The message in a draft's frame; ProtocolViolation when there is none."""
+    """The message in a draft's frame; ProtocolViolation when there is none or it does not hang together."""
     match frame.WhichOneof("frame"):
         case "hello":
             return _hello_from(frame.hello)
         case "proposals":
-            return tuple(_proposal_from(item) for item in frame.proposals.items)
+            return _proposals_from(frame.proposals)
         case "resync":
             return Resync(tuple(SequenceKey(item.sequence_id, item.epoch) for item in frame.resync.items))
         case _:
@@ -56,11 +59,11 @@ def target_frame(message: TargetMessage) -> pb.TargetFrame:
         case Closing(sequence_ids, reason):
             return pb.TargetFrame(close=pb.Close(sequence_ids=sequence_ids, reason=reason))
         case verdicts:
-            return pb.TargetFrame(verdicts=pb.Verdicts(items=[_verdict_to_wire(item) for item in verdicts]))
+            return pb.TargetFrame(verdicts=_verdicts_to_wire(verdicts))
 
 
 def target_message_from(frame: pb.TargetFrame) -> TargetMessage:
-    """The message in a target's frame; ProtocolViolation when there is none."""
+    """The message in a target's frame; ProtocolViolation when there is none or it does not hang together."""
     match frame.WhichOneof("frame"):
         case "welcome":
             return Welcome(frame.welcome.protocol_version, frame.welcome.model, frame.welcome.draft_ahead)
@@ -69,7 +72,7 @@ def target_message_from(frame: pb.TargetFrame) -> TargetMessage:
         case "open":
             return _opening_from(frame.open)
         case "verdicts":
-            return tuple(_verdict_from(item) for item in frame.verdicts.items)
+            return _verdicts_from(frame.verdicts)
         case "close":
             return Closing(tuple(frame.close.sequence_ids), frame.close.reason)
         case _:
@@ -100,26 +103,23 @@ def _hello_from(wire: pb.Hello) -> Hello:
     )
 
 
-def _proposal_to_wire(item: Proposal) -> pb.Proposal:
-    return pb.Proposal(
-        sequence_id=item.sequence_id,
-        epoch=item.epoch,
-        base_length=item.base_length,
-        token_ids=item.token_ids,
-        draft_seconds=item.draft_seconds,
-        was_ready=item.was_ready,
+def _proposals_to_wire(proposals: tuple[Proposal, ...]) -> pb.Proposals:
+    return pb.Proposals(
+        sequence_ids=[item.sequence_id for item in proposals],
+        epochs=[item.epoch for item in proposals],
+        base_lengths=[item.base_length for item in proposals],
+        token_counts=[len(item.token_ids) for item in proposals],
+        token_ids=[token for item in proposals for token in item.token_ids],
+        draft_seconds=[item.draft_seconds for item in proposals],
+        were_ready=[item.was_ready for item in proposals],
     )
 
 
-def _proposal_from(wire: pb.Proposal) -> Proposal:
-    return Proposal(
-        sequence_id=wire.sequence_id,
-        epoch=wire.epoch,
-        base_length=wire.base_length,
-        token_ids=tuple(wire.token_ids),
-        draft_seconds=wire.draft_seconds,
-        was_ready=wire.was_ready,
-    )
+def _proposals_from(wire: pb.Proposals) -> tuple[Proposal, ...]:
+    tokens = _split(wire.token_ids, wire.token_counts)
+    columns = (wire.sequence_ids, wire.epochs, wire.base_lengths, tokens, wire.draft_seconds, wire.were_ready)
+    _require_even(columns)
+    return tuple(map(Proposal, *columns))
 
 
 def _opening_to_wire(opening: Opening) -> pb.Open:
@@ -146,23 +146,41 @@ def _opening_from(wire: pb.Open) -> Opening:
     )
 
 
-def _verdict_to_wire(verdict: SequenceVerdict) -> pb.Verdict:
-    return pb.Verdict(
-        sequence_id=verdict.sequence_id,
-        epoch=verdict.epoch,
-        base_length=verdict.base_length,
-        accepted=verdict.accepted,
-        committed=verdict.committed,
-        next_draft_length=verdict.next_draft_length,
+def _verdicts_to_wire(verdicts: tuple[SequenceVerdict, ...]) -> pb.Verdicts:
+    return pb.Verdicts(
+        sequence_ids=[item.sequence_id for item in verdicts],
+        epochs=[item.epoch for item in verdicts],
+        base_lengths=[item.base_length for item in verdicts],
+        accepted=[item.accepted for item in verdicts],
+        committed_counts=[len(item.committed) for item in verdicts],
+        committed=[token for item in verdicts for token in item.committed],
+        next_draft_lengths=[item.next_draft_length for item in verdicts],
     )
 
 
-def _verdict_from(wire: pb.Verdict) -> SequenceVerdict:
-    return SequenceVerdict(
-        sequence_id=wire.sequence_id,
-        epoch=wire.epoch,
-        base_length=wire.base_length,
-        accepted=wire.accepted,
-        committed=tuple(wire.committed),
-        next_draft_length=wire.next_draft_length,
+def _verdicts_from(wire: pb.Verdicts) -> tuple[SequenceVerdict, ...]:
+    committed = _split(wire.committed, wire.committed_counts)
+    columns = (
+        wire.sequence_ids,
+        wire.epochs,
+        wire.base_lengths,
+        wire.accepted,
+        committed,
+        wire.next_draft_lengths,
     )
+    _require_even(columns)
+    return tuple(map(SequenceVerdict, *columns))
+
+
+def _split(tokens: Sequence[int], counts: Sequence[int]) -> list[tuple[int, ...]]:
+    """Tokens that lie end to end, cut into pieces of the given lengths."""
+    ends = list(accumulate(counts))
+    if (ends[-1] if ends else 0) != len(tokens):
+        raise ProtocolViolation("the token counts of a frame do not add up to its tokens")
+    flat = tuple(tokens)
+    return [flat[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def _require_even(columns: Sequence[Sized]) -> None:
+    if len({len(column) for column in columns}) > 1:
+        raise ProtocolViolation("the columns of a frame have different lengths")

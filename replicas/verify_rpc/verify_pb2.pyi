@@ -84,30 +84,26 @@ class Open(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., epoch: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_tokens_pb2.Sampling, _Mapping]] = ..., choice_index: _Optional[int] = ..., draft_length: _Optional[int] = ...) -> None: ...
 
 class Proposals(_message.Message):
-    __slots__ = ("items",)
-    ITEMS_FIELD_NUMBER: _ClassVar[int]
-    items: _containers.RepeatedCompositeFieldContainer[Proposal]
-    def __init__(self, items: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ...) -> None: ...
-
-class Proposal(_message.Message):
-    __slots__ = ("sequence_id", "epoch", "base_length", "token_ids", "draft_seconds", "was_ready", "parent_indexes", "distributions")
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("sequence_ids", "epochs", "base_lengths", "token_counts", "token_ids", "draft_seconds", "were_ready", "parent_indexes", "distributions")
+    SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    WAS_READY_FIELD_NUMBER: _ClassVar[int]
+    WERE_READY_FIELD_NUMBER: _ClassVar[int]
     PARENT_INDEXES_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
-    sequence_id: int
-    epoch: int
-    base_length: int
+    sequence_ids: _containers.RepeatedScalarFieldContainer[int]
+    epochs: _containers.RepeatedScalarFieldContainer[int]
+    base_lengths: _containers.RepeatedScalarFieldContainer[int]
+    token_counts: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    draft_seconds: float
-    was_ready: bool
+    draft_seconds: _containers.RepeatedScalarFieldContainer[float]
+    were_ready: _containers.RepeatedScalarFieldContainer[bool]
     parent_indexes: _containers.RepeatedScalarFieldContainer[int]
     distributions: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
-    def __init__(self, sequence_id: _Optional[int] = ..., epoch: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_seconds: _Optional[float] = ..., was_ready: _Optional[bool] = ..., parent_indexes: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
+    def __init__(self, sequence_ids: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., base_lengths: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_seconds: _Optional[_Iterable[float]] = ..., were_ready: _Optional[_Iterable[bool]] = ..., parent_indexes: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
 
 class SparseDistribution(_message.Message):
     __slots__ = ("token_ids", "probabilities")
@@ -132,26 +128,22 @@ class SequenceKey(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Verdicts(_message.Message):
-    __slots__ = ("items",)
-    ITEMS_FIELD_NUMBER: _ClassVar[int]
-    items: _containers.RepeatedCompositeFieldContainer[Verdict]
-    def __init__(self, items: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
-
-class Verdict(_message.Message):
-    __slots__ = ("sequence_id", "epoch", "base_length", "accepted", "committed", "next_draft_length")
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("sequence_ids", "epochs", "base_lengths", "accepted", "committed_counts", "committed", "next_draft_lengths")
+    SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
-    NEXT_DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
-    sequence_id: int
-    epoch: int
-    base_length: int
-    accepted: int
+    NEXT_DRAFT_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    sequence_ids: _containers.RepeatedScalarFieldContainer[int]
+    epochs: _containers.RepeatedScalarFieldContainer[int]
+    base_lengths: _containers.RepeatedScalarFieldContainer[int]
+    accepted: _containers.RepeatedScalarFieldContainer[int]
+    committed_counts: _containers.RepeatedScalarFieldContainer[int]
     committed: _containers.RepeatedScalarFieldContainer[int]
-    next_draft_length: int
-    def __init__(self, sequence_id: _Optional[int] = ..., epoch: _Optional[int] = ..., base_length: _Optional[int] = ..., accepted: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., next_draft_length: _Optional[int] = ...) -> None: ...
+    next_draft_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence_ids: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., base_lengths: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., committed_counts: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., next_draft_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ("sequence_ids", "reason")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.speculation.breaker import (
@@ -62,6 +62,7 @@ def test_pauses_double_up_to_half_a_minute_and_start_anew_once_it_was_closed():
     assert after(IN_TIME, BreakerEvent.DRAFT_SILENT, breaker=breaker).retry_at == FIRST_PAUSE_SECONDS
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(list(BreakerEvent))))
 def test_no_history_strands_it(events):
     breaker = after(*events, BreakerEvent.PAUSE_ELAPSED, IN_TIME)

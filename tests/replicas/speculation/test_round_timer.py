@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.speculation.round_timer import RoundTimer
@@ -33,6 +33,7 @@ def test_a_draft_that_becomes_slow_for_good_is_waited_for_after_a_few_rounds():
     assert timer_after(*[0.03] * 50, *[0.3] * 5).budget() > 0.3
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 100)))
 def test_the_budget_stays_within_its_bounds(seconds):
     assert 0.02 <= timer_after(*seconds).budget() <= 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.speculation.messages import Opening, Proposal, Resync, SequenceVerdict
@@ -113,6 +113,7 @@ def assert_all_free(pair: Pair) -> None:
     assert pair.engine.used_tokens == 0
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from(["deliver", *FAULTS]), min_size=1, max_size=30), st.booleans())
 def test_loss_repetition_delay_and_reordering_change_nothing_and_are_recovered_from(script, draft_ahead):
     pair = Pair(draft_ahead=draft_ahead, engine=ToyEngine(model=next_token))
@@ -125,6 +126,7 @@ def test_loss_repetition_delay_and_reordering_change_nothing_and_are_recovered_f
     assert_all_free(pair)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from(["deliver", *FAULTS, *CORRUPTIONS]), min_size=1, max_size=30), st.booleans())
 def test_corruption_costs_at_most_the_drafts_of_the_sequences_it_hit(script, draft_ahead):
     pair = Pair(draft_ahead=draft_ahead, engine=ToyEngine(model=next_token))
@@ -138,6 +140,7 @@ def test_corruption_costs_at_most_the_drafts_of_the_sequences_it_hit(script, dra
     assert_all_free(pair)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(0, 60))
 def test_any_course_of_draft_lengths_and_a_restart_keep_draft_and_target_in_step(lengths, restart_at):
     pair = Pair()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import ProtocolViolation
@@ -44,12 +44,14 @@ def tuples(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, 
     return st.lists(items, max_size=4).map(tuple)
 
 
+@settings(deadline=None)
 @given(hellos | tuples(proposals) | st.builds(Resync, tuples(keys)))
 def test_what_a_draft_says_arrives_as_it_was_said(message):
     wire = draft_frame(message).SerializeToString()
     assert draft_message_from(pb.DraftFrame.FromString(wire)) == message
 
 
+@settings(deadline=None)
 @given(
     st.builds(Welcome, small, st.text(), st.booleans())
     | st.builds(Refused, st.text())
@@ -67,3 +69,25 @@ def test_frames_without_content_break_the_protocol():
         draft_message_from(pb.DraftFrame())
     with pytest.raises(ProtocolViolation):
         target_message_from(pb.TargetFrame())
+
+
+@pytest.mark.parametrize(
+    "proposals",
+    [
+        pb.Proposals(sequence_ids=[1, 2], epochs=[1]),
+        pb.Proposals(
+            sequence_ids=[1],
+            epochs=[1],
+            base_lengths=[3],
+            token_counts=[5],
+            token_ids=[1],
+            draft_seconds=[0],
+            were_ready=[False],
+        ),
+    ],
+)
+def test_columns_that_do_not_hang_together_break_the_protocol(proposals):
+    with pytest.raises(ProtocolViolation):
+        draft_message_from(pb.DraftFrame(proposals=proposals))
+    with pytest.raises(ProtocolViolation):
+        target_message_from(pb.TargetFrame(verdicts=pb.Verdicts(sequence_ids=[1, 2], epochs=[1])))
