@@ -33,6 +33,7 @@ class RouterSeen:
     queued: int
     sequence: int
     at: float
+    pid: int = 0
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class FleetView:
             self.routers[report.router_id] = replace(before, at=now)
             return
         self.routers[report.router_id] = RouterSeen(
-            report.router_id, report.applied_split, report.in_flight, report.queued, report.sequence, now
+            report.router_id, report.applied_split, report.in_flight, report.queued, report.sequence, now, report.pid
         )
 
     def expire(self, now: float) -> list[HardTrip]:

@@ -47,6 +47,7 @@ class RouterStatus(TypedDict):
     """One router replica."""
 
     router_id: str
+    pid: int
     applied_split: int
     """Version of the split it routes by; the fleet's is in FleetStatus.split."""
     age_seconds: float
@@ -142,6 +143,7 @@ class FleetStatus(TypedDict):
     rollout: RolloutStatus | None
     at: float
     journal: str
+    controller_pid: int
 
 
 class HistoryEntry(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from canary.desk import Dates
@@ -50,6 +51,7 @@ def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float
         routers=[
             RouterStatus(
                 router_id=router.router_id,
+                pid=router.pid,
                 applied_split=router.applied_split,
                 age_seconds=picture.at - router.at,
                 in_flight=sum(router.in_flight.values()),
@@ -60,6 +62,7 @@ def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float
         rollout=rollout,
         at=wall,
         journal=journal,
+        controller_pid=os.getpid(),
     )
 
 

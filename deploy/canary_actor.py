@@ -50,7 +50,7 @@ class CanaryActor:
     async def check_health(self) -> None:
         """Unhealthy once the tick has ended: a controller that no longer judges must be replaced."""
         if self._ticking.done():
-            raise Unavailable("the controller's tick has ended")
+            raise Unavailable(f"the controller's tick has ended: {self._ticking!r}")
 
     async def __del__(self) -> None:
         if hasattr(self, "_ticking"):

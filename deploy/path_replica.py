@@ -28,9 +28,8 @@ class PathReplica:
 
     async def __init__(self, args: PathArgs) -> None:  # type: ignore[misc]  # Serve awaits it
         # Serve builds every application in a short-lived process of its own; torch has no place there.
-        from replicas.target_worker import TargetWorker, WorkerSettings
-
         from replicas.draft_worker import DraftSettings
+        from replicas.target_worker import TargetWorker, WorkerSettings
 
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._worker = await TargetWorker.start(
@@ -69,7 +68,7 @@ class PathReplica:
         """Generate a real token. The draft's health is not asked: it may die without failing a request."""
         for task in self._tasks:
             if task.done():
-                raise ReplicaLost(f"background task '{task.get_name()}' of replica {self._replica_id} ended")
+                raise ReplicaLost(f"a task of the replica has ended: {task!r}")
         await self._worker.check_health()
 
     async def __del__(self) -> None:

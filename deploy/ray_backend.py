@@ -139,7 +139,7 @@ def _count_ready(paths: Sequence[str]) -> dict[str, int]:
         application = applications.get(app_of(path))
         deployment = application.deployments.get(PATH_DEPLOYMENT) if application else None
         states = deployment.replica_states if deployment else {}
-        counts[path] = sum(count for state, count in states.items() if state.value == "RUNNING")
+        counts[path] = sum(count for state, count in states.items() if state == "RUNNING")
     return counts
 
 

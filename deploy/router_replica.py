@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import uuid
 
@@ -32,7 +33,7 @@ class RouterReplica:
 
         folder = await asyncio.to_thread(resolve_model, args.model, logger.info)
         self._backend = RayBackend(path_handles(args.paths))
-        identity = RouterIdentity(uuid.uuid4().hex[:12], frozenset(args.paths), args.stable)
+        identity = RouterIdentity(uuid.uuid4().hex[:12], frozenset(args.paths), args.stable, os.getpid())
         self._app = build_app(
             Dispatcher(self._backend, args.router, identity, SystemClock()),
             Tokenizer.load(folder),
@@ -53,7 +54,7 @@ class RouterReplica:
     async def check_health(self) -> None:
         """Unhealthy once it has stopped counting replicas; whether any is ready is `/health`'s answer."""
         if self._watching.done():
-            raise Unavailable("the router has stopped watching its paths")
+            raise Unavailable(f"the router has stopped counting replicas: {self._watching!r}")
 
     async def __del__(self) -> None:
         if hasattr(self, "_watching"):

@@ -172,6 +172,8 @@ class RouterReport:
     in_flight: Mapping[str, int] = field(default_factory=dict)
     """Streams open now, by serving path."""
     queued: int = 0
+    pid: int = 0
+    """The router's process, for people who look for it."""
 
 
 @dataclass(frozen=True, slots=True)

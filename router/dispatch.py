@@ -39,6 +39,7 @@ class RouterIdentity:
     paths: frozenset[str]
     stable: str
     """Serves everything until the controller has spoken."""
+    pid: int = 0
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class Dispatcher:
 
     def __init__(self, backend: Backend, config: RouterConfig, identity: RouterIdentity, clock: Clock) -> None:
         self.current = CurrentSplit(identity.stable)
-        self.ledger = Ledger(identity.router_id)
+        self.ledger = Ledger(identity.router_id, identity.pid)
         self.has_tripped = asyncio.Event()
         """Set with each hard trip: the controller must hear of it now."""
         self._backend = backend

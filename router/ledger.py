@@ -162,8 +162,9 @@ class Ledger:
     for the next. So everything counts exactly once, and a controller that is away costs no memory.
     """
 
-    def __init__(self, router_id: str) -> None:
+    def __init__(self, router_id: str, pid: int = 0) -> None:
         self._router_id = router_id
+        self._pid = pid
         self._tallies: dict[Assignment, PathTally] = {}
         self._accounts: dict[str, Account] = {}
         self._trips: list[HardTrip] = []
@@ -226,6 +227,7 @@ class Ledger:
             hard_trips=trips,
             in_flight=self.in_flight,
             queued=queued,
+            pid=self._pid,
         )
         return self._outstanding
 
