@@ -119,7 +119,7 @@ def _proposals_from(wire: pb.Proposals) -> tuple[Proposal, ...]:
     tokens = _split(wire.token_ids, wire.token_counts)
     columns = (wire.sequence_ids, wire.epochs, wire.base_lengths, tokens, wire.draft_seconds, wire.were_ready)
     _require_even(columns)
-    return tuple(map(Proposal, *columns))
+    return tuple(map(Proposal, *map(list, columns)))
 
 
 def _opening_to_wire(opening: Opening) -> pb.Open:
@@ -169,7 +169,7 @@ def _verdicts_from(wire: pb.Verdicts) -> tuple[SequenceVerdict, ...]:
         wire.next_draft_lengths,
     )
     _require_even(columns)
-    return tuple(map(SequenceVerdict, *columns))
+    return tuple(map(SequenceVerdict, *map(list, columns)))
 
 
 def _split(tokens: Sequence[int], counts: Sequence[int]) -> list[tuple[int, ...]]:
