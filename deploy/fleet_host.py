@@ -31,7 +31,7 @@ from deploy.processes import end_all
 from fleet.config import FleetConfig, ModelConfig, load_fleet_config, resolve_secret
 from fleet.errors import ConfigError, FleetError, Unavailable
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.5
 START_SECONDS = 900.0
 """Longest start, a first download of the model not counted."""
 PROBE_SECONDS = 60.0
