@@ -17,7 +17,7 @@ from rich.text import Text
 
 from deploy import canary_cli, local_fleet
 from deploy.connection import Token, Url, connect
-from deploy.fleet_state import FleetState, Phase, is_running, read_state
+from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
 from deploy.manifest import render_manifest
 from deploy.output import Format, Output, print_json
@@ -51,19 +51,20 @@ def up(
         signal.signal(name, _interrupt)
     console = Console(stderr=True)
     started = local_fleet.start(config, file, folder)
+    is_left_running = False
     try:
         with Live(starting_view(started), console=console, transient=True) as live:
             ready = local_fleet.follow(started, folder, _shower(live, console))
-        console.print(_welcome(ready, config), soft_wrap=True)
-        if detach:
-            return
-        local_fleet.wait_until_ended(started)
-        console.print("the fleet has ended", style="red")
-        raise typer.Exit(1)
+        typer.echo(_welcome(ready, config))
+        is_left_running = detach
+        if not detach and not local_fleet.wait_until_stopped(started, folder):
+            raise local_fleet.HostFailed(f"the fleet's host process was killed; see {folder / LOG_FILE}", 1)
     except KeyboardInterrupt:
         console.print("stopping the fleet")
     finally:
-        if not (detach and sys.exc_info()[0] is None):
+        if not is_left_running:
+            for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(name, signal.SIG_IGN)
             local_fleet.stop(folder)
 
 

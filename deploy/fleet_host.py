@@ -69,6 +69,8 @@ class FleetHost:
         model conversion in its thread nor Ray's own clean-up may hold up the end.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if signal_number is not None:
+            self._note("", phase=Phase.STOPPED)
         end_all(self._state.instance)
         os._exit(self._state.exit_code)
 

@@ -28,6 +28,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     FAILED = "failed"
+    STOPPED = "stopped"
 
 
 class FleetState(BaseModel):

@@ -36,8 +36,8 @@ POLL_SECONDS = 0.1
 STOP_SECONDS = 20.0
 
 
-class StartFailed(FleetError):
-    """The fleet did not come up; everything of it has been stopped. `exit_code` is the command's."""
+class HostFailed(FleetError):
+    """The fleet did not come up or broke down; everything of it has been stopped. `exit_code` is the command's."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ def start(config: FleetConfig, config_file: Path, folder: Path) -> FleetState:
 
 
 def follow(started: FleetState, folder: Path, show: Callable[[FleetState], None]) -> FleetState:
-    """Show every new state until the fleet is ready; `StartFailed` with the reason when it never will be."""
+    """Show every new state until the fleet is ready; `HostFailed` with the reason when it never will be."""
     shown = started
     while shown.phase is not Phase.READY:
         state = read_state(folder)
@@ -82,18 +82,20 @@ def follow(started: FleetState, folder: Path, show: Callable[[FleetState], None]
             show(state)
         if shown.phase is Phase.FAILED:
             stop(folder)
-            raise StartFailed(f"{shown.message} (logs: {folder / LOG_FILE}, {shown.ray_folder})", shown.exit_code)
+            raise HostFailed(f"{shown.message} (logs: {folder / LOG_FILE}, {shown.ray_folder})", shown.exit_code)
         if not _is_alive(started.pid):
             stop(folder)
-            raise StartFailed(f"the fleet's host process ended early; see {folder / LOG_FILE}", 1)
+            raise HostFailed(f"the fleet's host process ended early; see {folder / LOG_FILE}", 1)
         time.sleep(POLL_SECONDS)
     return shown
 
 
-def wait_until_ended(state: FleetState) -> None:
-    """Sleep as long as the host process lives."""
-    while _is_alive(state.pid):
+def wait_until_stopped(started: FleetState, folder: Path) -> bool:
+    """Sleep as long as the host process lives; whether it ended in order, by `fleet down`."""
+    while _is_alive(started.pid):
         time.sleep(POLL_SECONDS)
+    state = read_state(folder)
+    return state is not None and state.phase is Phase.STOPPED
 
 
 def stop(folder: Path) -> bool:
