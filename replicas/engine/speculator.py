@@ -59,9 +59,13 @@ class Speculator:
             return {}, frozenset()
         started = self._clock.monotonic()
         proposals = self._proposer.propose(wants)
-        self._lengths.observe_draft(max(want.max_tokens for want in wants), self._clock.monotonic() - started)
+        seconds = self._clock.monotonic() - started
         drafts = {want.sequence_id: self._usable(want, proposals.get(want.sequence_id)) for want in wants}
-        missing = frozenset(sequence_id for sequence_id, tokens in drafts.items() if not tokens)
+        # An empty proposal owes nothing: a prompt still being read, the draft's context, its full cache.
+        owed = (want.sequence_id for want in wants if not _is_empty(proposals.get(want.sequence_id)))
+        missing = frozenset(sequence_id for sequence_id in owed if not drafts[sequence_id])
+        if missing or any(drafts.values()):
+            self._lengths.observe_draft(max(want.max_tokens for want in wants), seconds)
         return drafts, missing if self._policy.must_answer else frozenset()
 
     def observe_decoding(self, rows: int, seconds: float) -> None:
@@ -135,3 +139,7 @@ def _verdict(item: Settled, next_draft_length: int) -> SequenceVerdict:
     return SequenceVerdict(
         sequence.id, sequence.epoch, item.base_length, item.round.accepted, item.committed, next_draft_length
     )
+
+
+def _is_empty(proposal: Proposal | None) -> bool:
+    return proposal is not None and not proposal.token_ids
