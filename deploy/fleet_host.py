@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -20,9 +21,7 @@ from typing import NoReturn
 import httpx
 import ray
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
-from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
 from deploy.fleet_state import FleetState, Phase, read_state, write_state
@@ -30,6 +29,8 @@ from deploy.manifest import LOOPBACK, build_manifest, local_cpus, model_name
 from deploy.processes import end_all
 from fleet.config import FleetConfig, ModelConfig, load_fleet_config, resolve_secret
 from fleet.errors import ConfigError, FleetError, Unavailable
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 START_SECONDS = 900.0
@@ -58,7 +59,9 @@ class FleetHost:
                 signal.pause()
         except FleetError as error:
             self._fail(str(error), 2 if isinstance(error, ConfigError) else 1)
-        except (RayError, RayServeException, RuntimeError, OSError) as error:
+        except Exception as error:
+            # The top of the process; Ray raises bare Exceptions here, for instance when a node starts too slowly.
+            logger.exception("the fleet could not be started")
             self._fail(f"{type(error).__name__}: {_last_line(str(error))}", 1)
         self._end()
 
