@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.engine.kv_extents import Extent, KvExtents
@@ -35,6 +35,7 @@ class SlowTwin:
         return room
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["allocate", "grow", "free"]), st.integers(1, 20)), max_size=60))
 def test_any_history_agrees_with_one_owner_per_place(history: list[tuple[str, int]]) -> None:
     extents, twin = KvExtents(CAPACITY), SlowTwin()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import OutOfMemory
@@ -104,7 +104,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events, st.booleans(), st.integers(100, 300))
 def test_neighbours_that_come_and_go_change_nothing_and_leave_nothing(
     history: list[tuple[str, int]], lies: bool, kv_tokens: int

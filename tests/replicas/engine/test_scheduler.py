@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.generation import GenerationRequest, SamplingParams
@@ -70,6 +70,7 @@ class SlowTwin:
 requests = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(requests, st.integers(1, 20), st.integers(0, 6), st.integers(0, 6))
 def test_with_room_for_all_every_step_is_the_twins(
     sizes: list[tuple[int, int]], max_sequences: int, draft: int, accepted: int
@@ -89,6 +90,7 @@ def test_with_room_for_all_every_step_is_the_twins(
     assert extents.used_tokens == 0
 
 
+@settings(deadline=None)
 @given(requests, st.integers(70, 140), st.integers(0, 4))
 def test_in_a_tight_arena_all_come_through_the_oldest_first_and_nothing_leaks(
     sizes: list[tuple[int, int]], capacity: int, draft: int
