@@ -71,7 +71,7 @@ class Controller:
         desk = Desk.open(journal, stable, clock)
         desk.abandon_lost_paths(paths, stable)
         desk.commit()
-        return cls(config, desk, journal, FleetView(paths), model_name)
+        return cls(config, desk, journal, FleetView(paths, since=desk.now()), model_name)
 
     def close(self) -> None:
         self._journal.close()
@@ -96,7 +96,8 @@ class Controller:
         self._view.router_reported(report, now)
         if report.hard_trips or now - self._ticked_at >= COMMIT_SECONDS:
             self.tick()
-        return ReportReply(self._desk.split, self._inbox.acknowledged(report.router_id))
+        acknowledged = self._inbox.acknowledged(report.router_id)
+        return ReportReply(self._desk.split, acknowledged, self._view.ready_by_path(now))
 
     def replica_report(self, report: ReplicaReport) -> None:
         """Take in a replica's state of health. A replica that ran out of memory trips at once."""

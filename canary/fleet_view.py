@@ -41,6 +41,8 @@ class FleetView:
     """Every method gets the time from its caller, in seconds of one monotonic clock."""
 
     paths: Mapping[str, PathFacts]
+    since: float = -STALE_SECONDS
+    """When this view began to be filled."""
     replicas: dict[str, Seen] = field(default_factory=dict)
     routers: dict[str, RouterSeen] = field(default_factory=dict)
     losses: deque[tuple[float, str, str]] = field(default_factory=deque)
@@ -99,6 +101,12 @@ class FleetView:
 
     def ready(self, path: str) -> int:
         return len(self.of(path))
+
+    def ready_by_path(self, now: float) -> dict[str, int]:
+        """Ready replicas by path; empty until a controller that has just started can know them all."""
+        if now - self.since < STALE_SECONDS:
+            return {}
+        return {path: self.ready(path) for path in self.paths}
 
     def in_flight(self, path: str) -> int:
         """Streams open on the path, by all living routers."""

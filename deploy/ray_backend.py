@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from router.token_client import TokenClient
 
 Slot = DeploymentResponseGenerator[dict[str, str]]
 
-COUNT_SECONDS = 1.0
+LOOK_SECONDS = 1.0
 UNREADY_SECONDS = 5.0
 """How long a request waits while its path has no replica at all; with one, the router's own deadlines hold."""
 CONTROL_SECONDS = 3.0
@@ -40,7 +40,7 @@ def controller_handle() -> DeploymentHandle[Any]:
 
 
 class RayBackend:
-    """`router.backend.Backend` over one Serve application per path. Run `watch` beside it."""
+    """`router.backend.Backend` over one Serve application per path; the controller says how many replicas each has."""
 
     def __init__(self, handles: Mapping[str, DeploymentHandle[Any]]) -> None:
         self._handles = handles
@@ -50,12 +50,9 @@ class RayBackend:
     def replicas(self, path: str) -> int:
         return self._ready.get(path, 0)
 
-    async def watch(self) -> None:
-        """Keep count of the ready replicas, once a second."""
-        while True:
-            with _serve_may_be_away():
-                self._ready |= await asyncio.to_thread(_count_ready, tuple(self._handles))
-            await asyncio.sleep(COUNT_SECONDS)
+    def note_ready(self, ready: Mapping[str, int]) -> None:
+        """The controller's newest count; paths that it does not name stay as they were."""
+        self._ready.update(ready)
 
     async def generate(self, path: str, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         with _translated(path):
@@ -83,8 +80,8 @@ class RayBackend:
         unready_seconds = 0.0
         try:
             while not waiting.done():
-                await asyncio.wait({waiting}, timeout=COUNT_SECONDS)
-                unready_seconds = 0.0 if self._ready[path] else unready_seconds + COUNT_SECONDS
+                await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
+                unready_seconds = 0.0 if self._ready[path] else unready_seconds + LOOK_SECONDS
                 if not waiting.done() and unready_seconds >= UNREADY_SECONDS:
                     raise Unavailable(f"no replica of path '{path}' is ready")
             with _translated(path):
@@ -102,11 +99,15 @@ class RayBackend:
 class RayControl:
     """`router.backend.Control` over the controller's Serve application."""
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self, handle: DeploymentHandle[Any], on_ready: Callable[[Mapping[str, int]], None]) -> None:
+        """`on_ready` hears the count of ready replicas in every reply."""
         self._handle = handle
+        self._on_ready = on_ready
 
     async def report(self, report: RouterReport) -> ReportReply:
-        return cast(ReportReply, await self._call("report", report))
+        reply = cast(ReportReply, await self._call("report", report))
+        self._on_ready(reply.ready)
+        return reply
 
     async def command(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return cast(Mapping[str, Any], await self._call("command", name, dict(arguments)))
@@ -130,26 +131,6 @@ class RayControl:
             raise Unavailable("the controller cannot be reached") from error
         finally:
             response.cancel()  # type: ignore[no-untyped-call]
-
-
-def _count_ready(paths: Sequence[str]) -> dict[str, int]:
-    applications = serve.status().applications
-    counts = {}
-    for path in paths:
-        application = applications.get(app_of(path))
-        deployment = application.deployments.get(PATH_DEPLOYMENT) if application else None
-        states = deployment.replica_states if deployment else {}
-        counts[path] = sum(count for state, count in states.items() if state == "RUNNING")
-    return counts
-
-
-@contextmanager
-def _serve_may_be_away() -> Iterator[None]:
-    """Serve's controller restarts within seconds; until then the last count stands."""
-    try:
-        yield
-    except (RayError, RayServeException):
-        return
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 from deploy.manifest import model_name
 from deploy.serve_args import RouterArgs
 from fleet.clock import SystemClock
-from fleet.errors import Unavailable
 
 logger = logging.getLogger("ray.serve")
 
@@ -37,7 +36,7 @@ class RouterReplica:
         self._app = build_app(
             Dispatcher(self._backend, args.router, identity, SystemClock()),
             Tokenizer.load(folder),
-            RayControl(controller_handle()),
+            RayControl(controller_handle(), self._backend.note_ready),
             ServedModel(
                 name=model_name(args.model),
                 root=args.model.model,
@@ -46,17 +45,10 @@ class RouterReplica:
             ),
             args.router,
         )
-        self._watching = asyncio.create_task(self._backend.watch())
 
     def __serve_build_asgi_app__(self) -> Starlette:
         return self._app
 
-    async def check_health(self) -> None:
-        """Unhealthy once it has stopped counting replicas; whether any is ready is `/health`'s answer."""
-        if self._watching.done():
-            raise Unavailable(f"the router has stopped counting replicas: {self._watching!r}")
-
     async def __del__(self) -> None:
-        if hasattr(self, "_watching"):
-            self._watching.cancel()
+        if hasattr(self, "_backend"):
             await self._backend.close()

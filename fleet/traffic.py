@@ -182,6 +182,8 @@ class ReportReply:
 
     split: Split
     acknowledged: int
+    ready: Mapping[str, int] = field(default_factory=dict)
+    """Ready replicas by path; a path that is missing is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDepre
 def ray_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
     from deploy import ray_backend  # imported here so that the mark covers Ray's warnings
 
-    monkeypatch.setattr(ray_backend, "COUNT_SECONDS", 0.01)
+    monkeypatch.setattr(ray_backend, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(ray_backend, "UNREADY_SECONDS", 0.05)
     monkeypatch.setattr(ray_backend, "CONTROL_SECONDS", 0.05)
     return ray_backend
@@ -163,7 +163,7 @@ async def test_a_path_without_any_replica_is_unavailable_after_a_bounded_wait(ra
 
 
 async def test_the_controllers_refusal_arrives_unchanged(ray_backend: Any) -> None:
-    control = ray_backend.RayControl(FakeHandle(FakeAnswer(Conflict("one rollout at a time"))))
+    control = ray_backend.RayControl(FakeHandle(FakeAnswer(Conflict("one rollout at a time"))), lambda ready: None)
     with pytest.raises(Conflict, match="one rollout at a time"):
         await control.command("start", {})
 
@@ -172,7 +172,7 @@ async def test_a_refusal_wrapped_by_ray_is_unwrapped(ray_backend: Any) -> None:
     from ray.exceptions import RayTaskError
 
     wrapped = RayTaskError("command", "traceback", Conflict("one rollout at a time"))  # type: ignore[no-untyped-call]
-    control = ray_backend.RayControl(FakeHandle(FakeAnswer(wrapped)))
+    control = ray_backend.RayControl(FakeHandle(FakeAnswer(wrapped)), lambda ready: None)
     with pytest.raises(Conflict, match="one rollout at a time"):
         await control.command("start", {})
 
@@ -183,13 +183,13 @@ async def test_a_dead_or_silent_controller_is_unavailable_and_the_call_is_withdr
 ) -> None:
     answer = FakeAnswer(failure())
     with pytest.raises(Unavailable, match="controller cannot be reached"):
-        await ray_backend.RayControl(FakeHandle(answer)).status()
+        await ray_backend.RayControl(FakeHandle(answer), lambda ready: None).status()
     assert answer.is_cancelled
 
 
 async def test_each_call_of_control_asks_the_method_of_its_name(ray_backend: Any) -> None:
     handle = FakeHandle(FakeAnswer({"ok": True}))
-    control = ray_backend.RayControl(handle)
+    control = ray_backend.RayControl(handle, lambda ready: None)
     await control.status()
     await control.metrics()
     await control.command("set-weight", {"weight": 5})
