@@ -9,8 +9,13 @@ import pytest
 from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
 
 SPECULATIVE = ("layers", "draft", "ngram")
-PROMPTS = 4
-LENGTH = 48
+PROMPTS = 2
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def fleet(real_fleet: Fleet) -> Fleet:
+    return real_fleet
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -32,7 +37,7 @@ async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
         answer = await client.chat.completions.create(
             model="SmolLM2-135M-Instruct",
             messages=[{"role": "user", "content": "Count from one to thirty in words, then do it again."}],
-            max_tokens=64,
+            max_tokens=48,
             temperature=0,
             **on_path(path),
         )
@@ -46,7 +51,7 @@ async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
 @pytest.mark.parametrize("path", ["layers", "draft"])
 async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet, path: str, temperature: float) -> None:
     content = prompts(1)[0].turns[0]
-    options = {"temperature": temperature, "seed": 11, "max_tokens": 120}
+    options = {"temperature": temperature, "seed": 11, "max_tokens": 64}
     wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
     pid = fleet.path(path)["replicas"][0]["draft_pid"]
     async with fleet.client() as client:

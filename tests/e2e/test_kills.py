@@ -21,6 +21,11 @@ PLAN = {
 }
 
 
+@pytest.fixture(scope="module")
+def fleet(shallow_fleet: Fleet) -> Fleet:
+    return shallow_fleet
+
+
 def contents() -> list[str]:
     mixed = prompts(8)
     return [mixed[index % len(mixed)].turns[0] for index in range(STREAMS)]

@@ -18,6 +18,11 @@ LENGTH = 24
 PROMPTS = 6
 
 
+@pytest.fixture(scope="module")
+def fleet(shallow_fleet: Fleet) -> Fleet:
+    return shallow_fleet
+
+
 def rollback_plan(canary: str, guardrails: dict[str, Any]) -> dict[str, Any]:
     return {
         "stable": "baseline",

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import defaultdict
 
+import pytest
 from scipy.stats import binomtest
 
 from deploy.bench.load import drive
@@ -28,6 +29,11 @@ PLAN = {
     "last_step": "no_harm",
     "guardrails": {"itl_p95": {"max_increase": "200%"}, "error_rate": {"max_increase": "10pp"}},
 }
+
+
+@pytest.fixture(scope="module")
+def fleet(shallow_fleet: Fleet) -> Fleet:
+    return shallow_fleet
 
 
 async def test_a_good_canary_is_promoted_step_by_step(fleet: Fleet) -> None:
@@ -80,7 +86,12 @@ async def test_a_user_keeps_the_arm_and_the_share_is_what_was_set(fleet: Fleet) 
         assert fleet.run("canary", "set-weight", str(weight)).returncode == 0
         await asyncio.sleep(1.5)
         load = LoadPlan(
-            url=fleet.url, prompts=tuple(prompts(6)), concurrency=6, requests=2 * users, users=users, max_tokens=2
+            url=fleet.url,
+            prompts=tuple(prompts(6)),
+            concurrency=6,
+            requests=2 * users,
+            users=users,
+            max_tokens=2,
         )
         result = await drive(load)
         arms: dict[str, set[str]] = defaultdict(set)
