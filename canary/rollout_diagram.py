@@ -1,9 +1,7 @@
-"""`python -m canary.rollout_diagram` draws TRANSITIONS in docs/rollout_states.md; `--check` says if that is current."""
+"""How does the table of transitions look as a diagram? The text of docs/rollout_states.md."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,7 +13,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "rollout_states.md"
 _HEAD = """\
 # Rollout states
 
-Generated from `TRANSITIONS` in `canary/rollout.py` by `python -m canary.rollout_diagram`; do not edit.
+Generated from `TRANSITIONS` in `canary/rollout.py` by `make docs`; do not edit.
 An event that a state does not list is refused (`InvalidTransition`) and changes nothing.
 Events that can only leave a state as it is are listed in the table, not drawn.
 
@@ -44,19 +42,3 @@ def _table() -> str:
     for (state, event), transition in sorted(TRANSITIONS.items(), key=lambda item: (item[0][0], item[0][1].__name__)):
         lines.append(f"| {state} | {event.__name__} | {', '.join(sorted(transition.to))} |")
     return "\n".join([*lines, ""])
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the document is not current")
-    if parser.parse_args().check:
-        is_current = DOCUMENT.exists() and DOCUMENT.read_text() == document()
-        if not is_current:
-            sys.stderr.write(f"{DOCUMENT} is not current: run python -m canary.rollout_diagram\n")
-        return 0 if is_current else 1
-    DOCUMENT.write_text(document())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

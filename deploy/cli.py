@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy import canary_cli, local_fleet
+from deploy.bench.load import load_command
 from deploy.connection import Token, Url, connect
 from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(canary_cli.app, name="canary")
+app.command(name="load")(load_command)
 
 ConfigFile = Annotated[Path, typer.Option("-f", "--file", help="The fleet's config.", exists=True, dir_okay=False)]
 

@@ -11,6 +11,7 @@ import grpc_tools
 from grpc_tools import protoc
 
 from canary.rollout_diagram import document
+from deploy.dashboard import render_dashboard
 from deploy.kuberay import with_serve_config
 from deploy.manifest import render_manifest
 from fleet.config import load_fleet_config
@@ -26,6 +27,7 @@ def generated_files() -> Iterator[tuple[Path, str]]:
     yield MANIFESTS / "serve.yaml", render_manifest(config)
     service = MANIFESTS / "kuberay.yaml"
     yield service, with_serve_config(service.read_text(), config)
+    yield MANIFESTS / "grafana" / "fleet.json", render_dashboard()
     yield ROOT / "docs" / "rollout_states.md", document()
     yield from _grpc_code()
 

@@ -205,15 +205,3 @@ def _drive_with_progress(plan: LoadPlan, console: Console) -> LoadResult:
             return asyncio.run(drive(plan, note))
         except KeyboardInterrupt:
             return LoadResult(tuple(records), clock.monotonic() - started)
-
-
-def main() -> None:
-    try:
-        typer.run(load_command)
-    except ConfigError as error:
-        Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
-        raise SystemExit(2) from error
-
-
-if __name__ == "__main__":
-    main()
