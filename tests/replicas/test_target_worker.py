@@ -22,7 +22,7 @@ from replicas.target_model import TargetModel, load_target
 from replicas.target_worker import TargetWorker, WorkerSettings
 from tests.replicas.engine.requests import GREEDY, mixed_requests, request
 from tests.replicas.engine.rig import Result
-from tests.replicas.worker_router import Router, answers
+from tests.replicas.worker_router import Router, answers, started
 from tests.tiny_models import tiny_model_folder
 
 ENGINE = EngineConfig(max_num_batched_tokens=32, kv_cache_tokens=2000, threads=1, device="cpu")
@@ -71,28 +71,26 @@ async def until_idle(worker: TargetWorker) -> None:
 async def test_speculation_changes_no_answer_and_a_step_is_one_frame(worker: TargetWorker, folder: Path) -> None:
     requests = [*mixed_requests(), request("loops", ENDLESS)]
     ngram = SpeculativeConfig(method="ngram", prompt_lookup_min=1, adaptive=False)
-    speculative = await TargetWorker.start(settings(folder, path="speculative", speculative=ngram))
-    async with Router(worker) as plain, Router(speculative) as drafted:
-        assert answers(await plain.run(*requests)) == answers(await drafted.run(*requests))
-        rounds = [chunk.round for result in drafted.results.values() for chunk in result.chunks if chunk.round]
-        assert sum(round_.accepted for round_ in rounds) > 0
-        assert max(len(frame) for frame in plain.frames) > 1
-        for frame in plain.frames:
-            names = [output.request_id for output in frame]
-            assert len(names) == len(set(names))
-    assert speculative.report("r").draft == "healthy"
-    assert worker.report("r").draft == "none"
-    await speculative.close(grace_seconds=0.0)
+    async with started(settings(folder, path="speculative", speculative=ngram)) as speculative:
+        async with Router(worker) as plain, Router(speculative) as drafted:
+            assert answers(await plain.run(*requests)) == answers(await drafted.run(*requests))
+            rounds = [chunk.round for result in drafted.results.values() for chunk in result.chunks if chunk.round]
+            assert sum(round_.accepted for round_ in rounds) > 0
+            assert max(len(frame) for frame in plain.frames) > 1
+            for frame in plain.frames:
+                names = [output.request_id for output in frame]
+                assert len(names) == len(set(names))
+        assert speculative.report("r").draft == "healthy"
+        assert worker.report("r").draft == "none"
 
 
 async def test_a_draft_that_never_comes_costs_no_answer(worker: TargetWorker, folder: Path) -> None:
     remote = SpeculativeConfig(method="draft_model", layers=1)
-    alone = await TargetWorker.start(settings(folder, speculative=remote))
-    assert alone.verify_address
-    requests = mixed_requests()
-    async with Router(worker) as plain, Router(alone) as waiting:
-        assert answers(await plain.run(*requests)) == answers(await waiting.run(*requests))
-    await alone.close(grace_seconds=0.0)
+    async with started(settings(folder, speculative=remote)) as alone:
+        assert alone.verify_address
+        requests = mixed_requests()
+        async with Router(worker) as plain, Router(alone) as waiting:
+            assert answers(await plain.run(*requests)) == answers(await waiting.run(*requests))
 
 
 async def test_two_routers_share_an_engine_and_their_ids_do_not_clash(worker: TargetWorker) -> None:
@@ -197,14 +195,13 @@ async def test_a_drilled_allocation_fails_for_real_once_and_the_worker_goes_on(f
 async def test_useless_prompt_lookup_costs_acceptance_and_no_answer(worker: TargetWorker, folder: Path) -> None:
     ngram = SpeculativeConfig(method="ngram", prompt_lookup_min=1, adaptive=False)
     useless = settings(folder, speculative=ngram, drill=DrillConfig(useless_draft=True, draft_delay_ms=1))
-    drilled = await TargetWorker.start(useless)
-    requests = [request("a", replace(ENDLESS, max_tokens=60)), request("b", prompt_length=30)]
-    async with Router(worker) as plain, Router(drilled) as spoiled:
-        assert answers(await plain.run(*requests)) == answers(await spoiled.run(*requests))
-    rounds = [chunk.round for result in spoiled.results.values() for chunk in result.chunks if chunk.round]
-    assert sum(round_.drafted for round_ in rounds) > 20
-    assert sum(round_.accepted for round_ in rounds) < 0.2 * sum(round_.drafted for round_ in rounds)
-    await drilled.close(grace_seconds=0.0)
+    async with started(useless) as drilled:
+        requests = [request("a", replace(ENDLESS, max_tokens=60)), request("b", prompt_length=30)]
+        async with Router(worker) as plain, Router(drilled) as spoiled:
+            assert answers(await plain.run(*requests)) == answers(await spoiled.run(*requests))
+        rounds = [chunk.round for result in spoiled.results.values() for chunk in result.chunks if chunk.round]
+        assert sum(round_.drafted for round_ in rounds) > 20
+        assert sum(round_.accepted for round_ in rounds) < 0.2 * sum(round_.drafted for round_ in rounds)
 
 
 async def test_health_is_a_real_token_and_counts_nowhere(worker: TargetWorker) -> None:

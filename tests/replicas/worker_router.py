@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import grpc.aio
 
 from fleet.generation import GenerationRequest, StepOutput
 from fleet.token_codec import outputs_from, start_frame
 from fleet.tokens_v1 import tokens_pb2 as pb
 from fleet.tokens_v1.tokens_pb2_grpc import TokensStub
-from replicas.target_worker import TargetWorker
+from replicas.target_worker import TargetWorker, WorkerSettings
 from tests.replicas.engine.rig import Result
+
+
+@asynccontextmanager
+async def started(settings: WorkerSettings) -> AsyncIterator[TargetWorker]:
+    """A worker that is closed whatever happens to it."""
+    worker = await TargetWorker.start(settings)
+    try:
+        yield worker
+    finally:
+        await worker.close(grace_seconds=0.0)
 
 
 class Router:
