@@ -78,7 +78,6 @@ def shallow_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Ite
     paths = {
         "baseline": {"replicas": 2},
         "layers": {"speculative": speculating("draft_model", layers=4)},
-        "ngram": {"speculative": speculating("ngram")},
         "slow": {"speculative": early_exit | {"deadline_floor_ms": 1500}, "drill": {"draft_delay_ms": 400}},
         "useless": {"speculative": early_exit, "drill": {"useless_draft": True}},
         "oom": {"speculative": speculating("ngram"), "drill": {"out_of_memory_after_requests": 8}},

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from openai import APIError
 
 from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
@@ -35,7 +36,7 @@ def options(index: int) -> dict[str, Any]:
     return {"max_tokens": LENGTH, "temperature": 0.8 if index % 2 else 0.0, "seed": 100 + index}
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def wanted(fleet: Fleet) -> list[str]:
     """What every stream must say, from an undisturbed baseline."""
     async with fleet.client() as client:

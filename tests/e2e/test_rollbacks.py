@@ -14,7 +14,7 @@ from deploy.bench.load_result import RequestRecord
 from fleet.traffic import Outcome
 from tests.e2e.harness import Fleet, on_path, prompts, stream_text
 
-LENGTH = 24
+LENGTH = 16
 PROMPTS = 6
 
 
@@ -79,14 +79,15 @@ async def test_a_bad_canary_is_taken_back_and_no_stream_notices(
     assert code == 3
 
     history = json.loads(fleet.run("canary", "history", "-o", "json").stdout)
-    last = history["events"][-1]
-    assert last["state"] == "rolled_back"
-    assert last["weight"] == 0
+    assert history[-1]["event"] == "SplitApplied"
+    assert history[-1]["state"] == "rolled_back"
+    assert history[-1]["weight"] == 0
     rollout = fleet.status()["rollout"]
     assert rollout["state"] == "rolled_back"
     assert guardrail in rollout["reason"]
 
     assert {record.outcome for record in records} == {Outcome.DONE}
     first_turns = [record for record in records if record.turn == 0]
-    assert len(first_turns) > 20
+    assert len(first_turns) > 5
+    assert any(record.path == canary for record in records)
     assert all(record.text == wanted[record.prompt_id] for record in first_turns)
