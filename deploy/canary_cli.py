@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from canary.plan import read_plan
@@ -15,7 +15,7 @@ from canary.status import CommandAnswer, FleetStatus, RolloutStatus
 from deploy.admin_client import AdminClient
 from deploy.connection import Token, Url, connect
 from deploy.lint import require_clean
-from deploy.output import Format, Output, print_json
+from deploy.output import Format, Output, console, print_json
 from deploy.render import history_view, rollout_line, rollout_view, rollouts_view
 from fleet.config import load_yaml
 from fleet.errors import ConfigError, NotFound, Unavailable
@@ -65,7 +65,7 @@ def status(
         if output is Format.JSON:
             print_json(rollout)
         elif not watch:
-            Console().print(rollout_view(rollout))
+            console().print(rollout_view(rollout))
         raise typer.Exit(code if watch else exit_code(rollout))
 
 
@@ -167,11 +167,10 @@ def exit_code(rollout: RolloutStatus, *, timed_out: bool = False) -> int:
 
 def _watch(fleet: AdminClient, timeout: float | None, *, show: bool = True) -> int:
     """Follow the rollout until it ends or time is up; returns the exit code."""
-    console = Console()
     ends_at = None if timeout is None else time.monotonic() + timeout
     answered_at = time.monotonic()
     rollout: RolloutStatus | None = None
-    with Live(console=console, auto_refresh=False, transient=not show) as live:
+    with Live(console=console(), auto_refresh=False, transient=not show) as live:
         while True:
             try:
                 rollout = _rollout(fleet.status())
@@ -220,4 +219,4 @@ def _show(value: object, view: RenderableType, output: Format) -> None:
     if output is Format.JSON:
         print_json(value)
     else:
-        Console().print(view)
+        console().print(view)

@@ -21,7 +21,7 @@ from deploy.connection import Token, Url, connect
 from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
 from deploy.manifest import render_manifest
-from deploy.output import Format, Output, print_json
+from deploy.output import Format, Output, console, print_json
 from deploy.render import fleet_view, starting_view
 from fleet.config import FleetConfig, load_fleet_config, load_yaml, state_folder
 from fleet.errors import FleetError
@@ -51,18 +51,18 @@ def up(
     folder = state_folder()
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, _interrupt)
-    console = Console(stderr=True)
+    messages = Console(stderr=True)
     started = local_fleet.start(config, file, folder)
     is_left_running = False
     try:
-        with Live(starting_view(started), console=console, transient=True) as live:
-            ready = local_fleet.follow(started, folder, _shower(live, console))
+        with Live(starting_view(started), console=messages, transient=True) as live:
+            ready = local_fleet.follow(started, folder, _shower(live, messages))
         typer.echo(_welcome(ready, config))
         is_left_running = detach
         if not detach and not local_fleet.wait_until_stopped(started, folder):
             raise local_fleet.HostFailed(f"the fleet's host process was killed; see {folder / LOG_FILE}", 1)
     except KeyboardInterrupt:
-        console.print("stopping the fleet")
+        messages.print("stopping the fleet")
     finally:
         if not is_left_running:
             for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -82,14 +82,14 @@ def status(url: Url = None, token: Token = None, output: Output = Format.TEXT) -
     """Show paths, replicas, draft health, weights and load."""
     state = read_state(state_folder())
     if url is None and state is not None and state.phase != Phase.READY and is_running(state_folder()):
-        Console().print(starting_view(state))
+        console().print(starting_view(state))
         return
     with connect(url, token) as fleet:
         answer = fleet.status()
         if output is Format.JSON:
             print_json(answer)
             return
-        Console().print(Text(f"fleet at {fleet.url}"), fleet_view(answer), sep="\n")
+        console().print(Text(f"fleet at {fleet.url}"), fleet_view(answer), sep="\n")
 
 
 @app.command()
