@@ -16,7 +16,7 @@ from tests.e2e.harness import MODEL_NAME, Fleet, start_fleet, stop_fleet
 
 TIMEOUT_SECONDS = 900
 DRAFT_LAYERS = 6
-SHALLOW_LAYERS = 8
+SHALLOW_LAYERS = 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,10 +74,10 @@ def shallow_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Ite
     """The model's first layers: quick enough to roll out, break and kill on a small machine."""
     folder = tmp_path_factory.mktemp("shallow")
     model = cut_layers(target, folder / "model", SHALLOW_LAYERS)
-    early_exit = speculating("draft_model", layers=2)
+    early_exit = speculating("draft_model", layers=1)
     paths = {
         "baseline": {"replicas": 2},
-        "layers": {"speculative": speculating("draft_model", layers=4)},
+        "layers": {"speculative": speculating("draft_model", layers=2)},
         "slow": {"speculative": early_exit | {"deadline_floor_ms": 1500}, "drill": {"draft_delay_ms": 400}},
         "useless": {"speculative": early_exit, "drill": {"useless_draft": True}},
         "oom": {"speculative": speculating("ngram"), "drill": {"out_of_memory_after_requests": 8}},

@@ -12,7 +12,7 @@ from openai import APIError
 from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
 
 STREAMS = 16
-LENGTH = 48
+LENGTH = 96
 PLAN = {
     "stable": "baseline",
     "canary": "layers",
@@ -33,17 +33,23 @@ def contents() -> list[str]:
 
 
 def options(index: int) -> dict[str, Any]:
-    return {"max_tokens": LENGTH, "temperature": 0.8 if index % 2 else 0.0, "seed": 100 + index}
+    return {
+        "max_tokens": LENGTH,
+        "temperature": 0.8 if index % 2 else 0.0,
+        "seed": 100 + index,
+        "extra_body": {"ignore_eos": True},
+    }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def wanted(fleet: Fleet) -> list[str]:
     """What every stream must say, from an undisturbed baseline."""
     async with fleet.client() as client:
-        return [
-            await stream_text(client, content, **options(index), **on_path("baseline"))
+        streams = [
+            stream_text(client, content, **options(index), **on_path("baseline"))
             for index, content in enumerate(contents())
         ]
+        return list(await asyncio.gather(*streams))
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ async def streams_during(fleet: Fleet, victim: int) -> list[str | APIError | Exc
             )
             for index, content in enumerate(contents())
         ]
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(1.0)
         assert not all(task.done() for task in tasks)
         kill(victim)
         return list(await asyncio.gather(*tasks, return_exceptions=True))  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ async def roll_out_under_load(fleet: Fleet, name: str, plan: dict[str, Any]) -> 
     load = LoadPlan(
         url=fleet.url,
         prompts=tuple(prompts(PROMPTS)),
-        concurrency=4,
+        concurrency=8,
         duration_seconds=400,
         users=60,
         max_tokens=LENGTH,

@@ -80,7 +80,7 @@ async def test_a_user_keeps_the_arm_and_the_share_is_what_was_set(fleet: Fleet) 
     plan = PLAN | {"stable": stable, "canary": canary, "steps": [{"weight": 20, "bake": "10m"}, {"weight": 100}]}
     started = fleet.run("canary", "start", "-f", str(fleet.plan("sticky", plan)))
     assert started.returncode == 0, started.stderr
-    users = 150
+    users = 80
     served: dict[str, list[str]] = defaultdict(list)
     shares: dict[int, int] = {}
     for weight in (20, 50):
