@@ -118,6 +118,8 @@ def host_environment(state: FleetState, ray_token: Path) -> Mapping[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(ray_token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray gives its own processes 30 s, too little on a busy machine with two cores.
+        "RAY_raylet_start_wait_time_s": "120",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
