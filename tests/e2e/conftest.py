@@ -58,8 +58,8 @@ def real_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Iterat
     draft = cut_layers(target, folder / "draft", DRAFT_LAYERS)
     paths = {
         "baseline": {},
-        "layers": {"speculative": speculating("draft_model", layers=22)},
-        "draft": {"speculative": speculating("draft_model", model=str(draft))},
+        "layers": {"speculative": speculating("draft_model", layers=22, deadline_floor_ms=1500)},
+        "draft": {"speculative": speculating("draft_model", model=str(draft), deadline_floor_ms=1500)},
         "ngram": {"speculative": speculating("ngram")},
     }
     fleet = start_fleet(folder, common(folder, str(target)) | {"paths": paths})

@@ -34,6 +34,7 @@ async def test_a_speculative_path_answers_byte_for_byte_like_the_baseline(
 
 @pytest.mark.parametrize("path", SPECULATIVE)
 async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
+    wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
     async with fleet.client() as client:
         answer = await client.chat.completions.create(
             model="SmolLM2-135M-Instruct",
