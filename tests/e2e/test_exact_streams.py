@@ -32,7 +32,7 @@ async def test_a_speculative_path_answers_byte_for_byte_like_the_baseline(
             assert given == wanted
 
 
-@pytest.mark.parametrize("path", SPECULATIVE)
+@pytest.mark.parametrize("path", ["draft", "ngram"])
 async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
     wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
     async with fleet.client() as client:
@@ -51,7 +51,7 @@ async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
     assert answer.model_extra is not None
     speculation = answer.model_extra["metrics"]["speculative_decoding"]
     assert speculation["num_draft_tokens"] > 0
-    if path != "draft":  # the untrained stand-in for a draft model seldom guesses right
+    if path == "ngram":  # the untrained stand-in for a draft model seldom guesses right
         assert speculation["num_accepted_draft_tokens"] > 0
 
 
