@@ -76,11 +76,14 @@ def secret_file(folder: Path, name: str) -> Path:
 
 def is_running(folder: Path) -> bool:
     """Whether a fleet's host process lives; a stale state file does not count."""
-    try:
-        with hold_lock(folder):
-            return False
-    except Conflict:
-        return True
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / LOCK_FILE).open("w") as file:
+        try:
+            # Shared, so that two commands that ask at the same moment do not take each other for the fleet.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 @contextmanager

@@ -66,8 +66,9 @@ class GenerationEndpoint:
         for index, choice in enumerate(choices):
             choice.begin(job, index)
         async with self.dispatcher.serve(job, facts) as serving, aclosing(serving.chunks()) as arrivals:
-            async for index, chunk in arrivals:
-                choices[index].add(chunk)
+            async for arrived in arrivals:
+                for index, chunk in arrived:
+                    choices[index].add(chunk)
             body = full_body(self._envelope(job), job, choices, serving.account, self.intake.tokenizer)
             response = JSONResponse(body, headers=headers_of(serving))
             await response(scope, _nothing_more, send)
@@ -77,8 +78,8 @@ class GenerationEndpoint:
         try:
             async with self.dispatcher.serve(job, facts) as serving, aclosing(serving.chunks()) as arrivals:
                 writer = EventWriter(self._envelope(job), job, serving.account, self.intake.tokenizer)
-                async for index, chunk in arrivals:
-                    events = writer.chunk(index, chunk)
+                async for arrived in arrivals:
+                    events = b"".join([writer.chunk(index, chunk) for index, chunk in arrived])
                     if not is_started:
                         # Not before the first token: until then a failure can still be an honest HTTP status.
                         is_started = True

@@ -52,16 +52,23 @@ class Serving:
     deadline: Deadline
     arrivals: asyncio.Queue[Arrival | asyncio.Task[None]] = field(default_factory=asyncio.Queue)
 
-    async def chunks(self) -> AsyncGenerator[Arrival, None]:
-        """What arrives for all choices, until each has finished. Raises what a choice could not recover from."""
+    async def chunks(self) -> AsyncGenerator[list[Arrival], None]:
+        """What arrives for all choices, until each has finished. Raises what a choice could not recover from.
+
+        Everything that is there already comes at once: one step's chunk while the reader keeps up, several where
+        it does not, so that a reader that fell behind is cheap to serve. Nothing waits for more.
+        """
         running = self.job.choices
         while running:
-            arrival = await self.arrivals.get()
-            if isinstance(arrival, asyncio.Task):
-                arrival.result()
-                running -= 1
-            else:
-                yield arrival
+            waiting = [await self.arrivals.get()]
+            while not self.arrivals.empty():
+                waiting.append(self.arrivals.get_nowait())
+            if arrived := [item for item in waiting if isinstance(item, tuple)]:
+                yield arrived
+            for item in waiting:
+                if isinstance(item, asyncio.Task):
+                    item.result()
+                    running -= 1
 
 
 class Dispatcher:

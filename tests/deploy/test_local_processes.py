@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.fleet_state import FleetState, Phase, hold_lock, is_running, read_state, secret_file, write_state
+from deploy.fleet_state import LOCK_FILE, FleetState, Phase, hold_lock, is_running, read_state, secret_file, write_state
 from deploy.local_fleet import host_environment, stop
 from deploy.processes import MARKER, end, end_all, members
 from fleet.errors import Conflict
@@ -77,6 +78,13 @@ def test_only_one_fleet_runs_in_a_folder_and_the_lock_goes_with_its_process(tmp_
     holder.kill()
     holder.wait()
     assert not is_running(tmp_path)
+
+
+def test_commands_that_look_at_the_same_moment_do_not_see_each_other_as_the_fleet(tmp_path: Path) -> None:
+    tmp_path.joinpath(LOCK_FILE).touch()
+    with tmp_path.joinpath(LOCK_FILE).open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert not is_running(tmp_path)
 
 
 def test_members_are_the_marked_processes_and_their_children(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:

@@ -49,9 +49,10 @@ def facts(**headers: str) -> RequestFacts:
 async def texts(router: Router, asked: Job, **headers: str) -> list[str]:
     written = [""] * asked.choices
     async with router.dispatcher.serve(asked, facts(**headers)) as serving, aclosing(serving.chunks()) as arrivals:
-        async for choice, chunk in arrivals:
+        async for arrived in arrivals:
             router.clock.advance(0.01)
-            written[choice] += chunk.text
+            for choice, chunk in arrived:
+                written[choice] += chunk.text
     return written
 
 
@@ -69,6 +70,16 @@ async def test_a_request_is_served_by_the_path_that_the_split_gives(make_router:
     assert router.backend.paths_used() == ["baseline", "speculative"]
     tally = compared(router, "speculative")
     assert (tally.assigned, tally.outcomes, tally.output_tokens, tally.fallbacks) == (1, {"done": 1}, 8, 0)
+
+
+async def test_a_reader_that_fell_behind_gets_all_that_is_there_at_once(make_router: MakeRouter) -> None:
+    router = make_router()
+    async with router.dispatcher.serve(job(), facts()) as serving, aclosing(serving.chunks()) as arrivals:
+        first = await anext(arrivals)
+        await asyncio.sleep(0.05)
+        rest = [arrived async for arrived in arrivals]
+    assert len(first) + sum(map(len, rest)) == 8, "every engine step stays a chunk of its own"
+    assert max(map(len, rest)) > 1
 
 
 async def test_all_choices_run_at_once_and_each_has_its_own_noise(make_router: MakeRouter) -> None:
