@@ -60,7 +60,8 @@ class RayBackend:
         try:
             place = await self._admission(path, slot)
             try:
-                async with aclosing(self._client(place["tokens_address"]).generate(request)) as chunks:
+                client = await self._client(place["tokens_address"])
+                async with aclosing(client.generate(request)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             except ReplicaLost as error:
@@ -89,11 +90,13 @@ class RayBackend:
         finally:
             waiting.cancel()
 
-    def _client(self, address: str) -> TokenClient:
-        client = self._clients.get(address)
-        if client is None:
-            client = self._clients[address] = TokenClient(address)
-        return client
+    async def _client(self, address: str) -> TokenClient:
+        """The client of a replica; those of replicas that have left make room when a new one comes."""
+        if address not in self._clients:
+            self._clients[address] = TokenClient(address)
+            for gone in [other for other, client in self._clients.items() if client.is_broken]:
+                await self._clients.pop(gone).close()
+        return self._clients[address]
 
 
 class RayControl:

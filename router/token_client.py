@@ -38,6 +38,11 @@ class TokenClient:
         self._channel: grpc.aio.Channel | None = None
         self._session: _Session | None = None
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the worker has left or was lost since the last request."""
+        return self._session is not None and self._session.is_broken
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Stream one choice to the chunk with its finish; closing the generator earlier cancels it at the worker.
 

@@ -194,3 +194,31 @@ async def test_each_call_of_control_asks_the_method_of_its_name(ray_backend: Any
     await control.metrics()
     await control.command("set-weight", {"weight": 5})
     assert handle.asked == [("status", ()), ("metrics", ()), ("command", ("set-weight", {"weight": 5}))]
+
+
+async def test_the_client_of_a_replica_that_has_left_is_closed_when_another_comes(
+    ray_backend: Any, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Any] = []
+
+    class Watched(ray_backend.TokenClient):  # type: ignore[misc]
+        async def close(self) -> None:
+            closed.append(self)
+            await super().close()
+
+    monkeypatch.setattr(ray_backend, "TokenClient", Watched)
+    leaving = StandIn(step_seconds=0.0)
+    slot = FakeSlot({"tokens_address": await leaving.start(), "replica_id": "old"})
+    handle = FakeHandle(slot)
+    backend = ray_backend.RayBackend({"baseline": handle})
+    stream = backend.generate("baseline", request(tokens=10**6))
+    await anext(stream)
+    await leaving.close()
+    with pytest.raises(ReplicaLost):
+        async for _ in stream:
+            pass
+    assert not closed
+    handle.given = FakeSlot({"tokens_address": address, "replica_id": "new"})
+    assert len([chunk async for chunk in backend.generate("baseline", request())]) == 3
+    assert len(closed) == 1
+    await backend.close()
