@@ -183,7 +183,7 @@ def _require_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another `port`") from error
 
 
 def _until_answered(post: Callable[[], httpx.Response]) -> None:
