@@ -106,7 +106,7 @@ class DraftEngine:
             Segment(self._held[work.sequence_id].start, work.position, work.token_ids, int(work.samples))
             for work in works
         ]
-        logits = self._model.forward(segments)
+        logits = self._model.forward(segments).logits
         sampling = [work for work in works if work.samples]
         try:
             return self._sample(logits, sampling), ()

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from replicas.engine.model import Segment
+from replicas.engine.model import Forward, Segment
 
 
 class FakeModel:
-    """Logits are a hash of exactly the tokens that the segment's extent holds; an unwritten place is noticed."""
+    """Logits are a hash of exactly the tokens that a row sees in the arena; an unwritten place is noticed."""
 
     def __init__(self, *, vocab_size: int = 48, kv_tokens: int = 4096, max_model_len: int = 512) -> None:
         self.vocab_size = vocab_size
@@ -25,29 +25,45 @@ class FakeModel:
         self.poisoned: set[int] = set()
         """Rows right behind such a token are not a number."""
 
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
+    def forward(self, segments: Sequence[Segment]) -> Forward:
         if self.fails:
             raise self.fails.pop(0)
         self.largest_step = max(self.largest_step, sum(len(segment.token_ids) for segment in segments))
-        rows = [self._row(segment, length) for segment in segments for length in self._store(segment)]
-        return torch.stack(rows) if rows else torch.empty((0, self.vocab_size))
+        rows = [self._row(segment, row) for segment in segments for row in self._store(segment)]
+        return Forward(torch.stack(rows) if rows else torch.empty((0, self.vocab_size)), None)
 
     def move(self, source: int, target: int, length: int) -> None:
         self.arena[target : target + length] = self.arena[source : source + length]
 
-    def _store(self, segment: Segment) -> range:
-        """Write the segment's tokens; the context lengths whose logits are wanted."""
-        first = segment.extent_start + segment.position
-        end = segment.position + len(segment.token_ids)
-        assert segment.extent_start + end <= self.kv_tokens
-        self.arena[first : first + len(segment.token_ids)] = segment.token_ids
-        return range(end - segment.logit_rows + 1, end + 1)
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        self.arena[start : start + len(rows)] = [self.arena[start + row] for row in rows]
 
-    def _row(self, segment: Segment, length: int) -> Tensor:
-        context = self.arena[segment.extent_start : segment.extent_start + length]
+    def _store(self, segment: Segment) -> range:
+        """Write the segment's tokens; the indexes of those whose logits are wanted."""
+        length = len(segment.token_ids)
+        first = segment.extent_start + segment.position
+        assert first + length <= self.kv_tokens
+        self.arena[first : first + length] = segment.token_ids
+        return range(length - segment.logit_rows, length)
+
+    def _row(self, segment: Segment, row: int) -> Tensor:
+        first = segment.extent_start + segment.position
+        context = self.arena[segment.extent_start : first]
+        context += [self.arena[first + seen] for seen in _seen(segment, row)]
         assert None not in context, "a place was read before it was written"
         if context[-1] in self.poisoned:
             return torch.full((self.vocab_size,), torch.nan)
         digest = hashlib.blake2b(repr(context).encode(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
         return 3.0 * torch.randn(self.vocab_size, generator=generator)
+
+
+def _seen(segment: Segment, row: int) -> list[int]:
+    """The segment's tokens that its token `row` sees, oldest first."""
+    trunk = len(segment.token_ids) - len(segment.parents)
+    branch = []
+    while row >= trunk:
+        branch.append(row)
+        parent = segment.parents[row - trunk]
+        row = trunk - 1 if parent < 0 else trunk + parent
+    return [*range(row + 1), *reversed(branch)]

@@ -41,6 +41,11 @@ class KvArena:
             moving = moving.clone()
         self._memory[:, :, :, target : target + length] = moving
 
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Move what lies at `start + rows[i]` to `start + i` in all layers; rows ascend."""
+        source = torch.tensor(rows, dtype=torch.int64, device=self._memory.device) + start
+        self._memory[:, :, :, start : start + len(rows)] = self._memory.index_select(3, source)
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -52,6 +57,17 @@ class Span:
     extent_start: int
     position: int
     """Tokens cached before it."""
+    parents: tuple[int, ...] = ()
+    """Of the last tokens, where they are a tree."""
+
+
+def offsets(length: int, parents: Sequence[int]) -> list[int]:
+    """Each token's position within its segment: its index, and in a tree one more than its parent's."""
+    trunk = length - len(parents)
+    found = list(range(trunk))
+    for parent in parents:
+        found.append(trunk if parent < 0 else found[trunk + parent] + 1)
+    return found
 
 
 @dataclass(slots=True)
@@ -74,6 +90,12 @@ class PackedStep:
             keys = torch.arange(first, span.position + span.length, device=self.slots.device)
             rows = torch.arange(span.position, span.position + span.length, device=self.slots.device)[:, None]
             visible = keys <= rows
+            if span.parents:
+                tree = len(span.parents)
+                steps = torch.tensor(offsets(span.length, span.parents), device=self.slots.device) + span.position
+                rows = steps[:, None]
+                keys = torch.cat([keys[: span.position - first], steps])
+                visible[-tree:, -tree:] = _ancestry(span.parents).to(self.slots.device)
             if window is not None:
                 visible &= keys > rows - window
             found = self.masks[key] = visible.repeat(group, 1)
@@ -115,6 +137,15 @@ def arena_attention(  # noqa: PLR0913 (transformers' attention interface)
         seen = attend(rows, keys[None, :, begin:end], values[None, :, begin:end], attn_mask=mask, scale=scaling)
         output[0, span.row : span.row + span.length] = seen.view(heads, span.length, head_dim).transpose(0, 1)
     return output, None
+
+
+def _ancestry(parents: Sequence[int]) -> Tensor:
+    """True where a row's token is a column's descendant or the same: bool `[n, n]`."""
+    found = torch.eye(len(parents), dtype=torch.bool)
+    for row, parent in enumerate(parents):
+        if parent >= 0:
+            found[row] |= found[parent]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from fleet.errors import ConfigError, OutOfMemory
-from replicas.engine.attention import ATTENTION_NAME, ArenaShape, KvArena, PackedStep, Span
+from replicas.engine.attention import ATTENTION_NAME, ArenaShape, KvArena, PackedStep, Span, offsets
 from replicas.engine.packed_linear import compute_dtype, pack_linears
 
 SUPPORTED_FAMILIES = ("gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
@@ -31,30 +32,57 @@ class Segment:
     token_ids: tuple[int, ...]
     logit_rows: int
     """Logits are wanted for the last so many tokens."""
+    parents: tuple[int, ...] = ()
+    """A drafted tree: for each of the last `len(parents)` tokens its parent, an index among these or -1 for the token
+    before them; parents come first. Empty: a chain. A tree token's position is that of its parent plus one, and it
+    sees the tokens before the tree, its ancestors and itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What one pass over packed segments gave."""
+
+    logits: Tensor
+    """float32 `[sum(logit_rows), vocab]`, segment by segment."""
+    features: Tensor | None
+    """`[tokens, len(taps) * hidden]` in the compute dtype: every token's tapped states side by side; None without."""
 
 
 class Model(Protocol):
-    """A causal language model with a KV arena; `tests/fakes.py` needs no weights."""
+    """A causal language model with a KV arena; `tests/fake_model.py` needs no weights."""
 
     vocab_size: int
     max_model_len: int
     kv_tokens: int
 
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Cache the segments' tokens; logits float32 `[sum(logit_rows), vocab]` in order. Raises OutOfMemory."""
+    def forward(self, segments: Sequence[Segment]) -> Forward:
+        """Cache the segments' tokens, in the order given, behind those cached already. Raises OutOfMemory."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy cached tokens between extents."""
 
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Compact a verified tree: what is cached at `start + rows[i]` moves to `start + i`; rows ascend."""
 
-class TransformersModel:
+
+class DecoderModel:
     """A `transformers` causal LM whose attention reads and writes our arena."""
 
-    def __init__(self, module: PreTrainedModel, *, kv_tokens: int, max_model_len: int) -> None:
-        config = module.config
+    def __init__(
+        self, module: PreTrainedModel, *, kv_tokens: int, max_model_len: int, taps: tuple[int, ...] = ()
+    ) -> None:
+        self.config = config = module.config
         self.vocab_size: int = config.vocab_size
         self.max_model_len = max_model_len
         self.kv_tokens = kv_tokens
+        self.embedding: Tensor = module.get_input_embeddings().weight
+        self._taps = taps
+        self._tapped: dict[int, Tensor] = {}
+        for index, layer in enumerate(module.model.layers):
+            layer.register_forward_pre_hook(functools.partial(self._tap, index))
+        module.model.norm.register_forward_hook(
+            lambda _, inputs, output: self._tapped.__setitem__(config.num_hidden_layers, output[0])
+        )
         self._module = module
         self._device = module.device
         with allocation_failures():
@@ -62,7 +90,7 @@ class TransformersModel:
             self._arena = KvArena(shape, dtype=module.dtype, device=module.device)
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
+    def forward(self, segments: Sequence[Segment]) -> Forward:
         packing = _pack(segments)
         packed = torch.tensor((packing.tokens, packing.positions, packing.slots), dtype=torch.int64).to(self._device)
         with allocation_failures():
@@ -74,12 +102,28 @@ class TransformersModel:
                 step=PackedStep(self._arena, packing.spans, packed[2]),
             )
             logits: Tensor = answer.logits[0].float()
-        return logits
+            features = torch.cat([self._tapped[tap] for tap in self._taps], dim=-1) if self._taps else None
+        return Forward(logits, features)
+
+    def _tap(self, index: int, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if index in self._taps:
+            self._tapped[index] = inputs[0][0].clone()
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits float32 `[rows, vocab]` of final hidden states `[rows, hidden]` in the compute dtype."""
+        logits: Tensor = self._module.lm_head(hidden).float()
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
         with allocation_failures():
             self._arena.move(source, target, length)
+
+    @torch.inference_mode()
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        with allocation_failures():
+            self._arena.keep(start, rows)
 
 
 @dataclass(slots=True)
@@ -99,9 +143,9 @@ def _pack(segments: Sequence[Segment]) -> _Packing:
     for segment in segments:
         row, length = len(packing.tokens), len(segment.token_ids)
         first = segment.extent_start + segment.position
-        packing.spans.append(Span(row, length, segment.extent_start, segment.position))
+        packing.spans.append(Span(row, length, segment.extent_start, segment.position, segment.parents))
         packing.tokens.extend(segment.token_ids)
-        packing.positions.extend(range(segment.position, segment.position + length))
+        packing.positions.extend(segment.position + offset for offset in offsets(length, segment.parents))
         packing.slots.extend(range(first, first + length))
         packing.rows.extend(range(row + length - segment.logit_rows, row + length))
     return packing
@@ -115,10 +159,12 @@ def load_model(
     kv_tokens: int,
     layers: int | None = None,
     max_model_len: int | None = None,
-) -> Model:
+    taps: tuple[int, ...] = (),
+) -> DecoderModel:
     """The model in a Hugging Face folder, with `layers` only its first layers, final norm and head.
 
-    `dtype` is bfloat16 or float32, `device` cpu or cuda. Raises ConfigError where the architecture or a size
+    `dtype` is bfloat16 or float32, `device` cpu or cuda. `taps` names the states that become features: `i` is the
+    residual stream that enters layer `i`, and the number of layers the last state after the final norm. Raises ConfigError where the architecture or a size
     does not fit, and OutOfMemory where weights or arena do not.
     """
     config = load_config(folder, layers=layers)
@@ -135,7 +181,7 @@ def load_model(
         nn.Module.to(module.requires_grad_(False), device=target, dtype=compute_dtype(dtype, target))
         if target.type == "cpu":
             pack_linears(module)
-    return TransformersModel(module, kv_tokens=kv_tokens, max_model_len=limit)
+    return DecoderModel(module, kv_tokens=kv_tokens, max_model_len=limit, taps=taps)
 
 
 def load_config(folder: Path, *, layers: int | None = None) -> PreTrainedConfig:

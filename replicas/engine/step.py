@@ -49,7 +49,7 @@ class StepRunner:
                 self._fault.strike(plan.works)
             for move in plan.moves:
                 self._model.move(move.source, move.target, move.length)
-            logits = self._model.forward([_segment(work) for work in plan.works])
+            logits = self._model.forward([_segment(work) for work in plan.works]).logits
             rows = torch.split(logits, [_logit_rows(work) for work in plan.works])
             samples = self._sample_all(plan.works, rows)
             return [

@@ -29,7 +29,7 @@ def engine_on(model: FakeModel) -> DraftEngine:
 
 def target_token(text: tuple[int, ...], prompt_length: int, sampling: SamplingParams = SAMPLED) -> int:
     """What the same model draws for the same text with a cache of its own."""
-    logits = FakeModel().forward([Segment(0, 0, text, 1)])
+    logits = FakeModel().forward([Segment(0, 0, text, 1)]).logits
     draw = Draw(sampling, 0, text[:prompt_length], text[prompt_length:])
     return Sampler(VOCABULARY, frozenset({2})).sample(logits, [draw])[0].token_id
 

@@ -127,5 +127,5 @@ def test_the_default_model_needs_no_hub_and_never_imports_its_package(monkeypatc
     tokenizer = Tokenizer.load(folder)
     model = load_model(folder, dtype="float32", device="cpu", kv_tokens=64)
     prompt = tuple(tokenizer.encode("The capital of France is"))
-    logits = model.forward([Segment(0, 0, prompt, 1)])
+    logits = model.forward([Segment(0, 0, prompt, 1)]).logits
     assert tokenizer.decode([int(logits[0].argmax())]) == " Paris"

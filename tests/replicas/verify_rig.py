@@ -41,7 +41,7 @@ def settings(*, draft_ahead: bool = False, ceiling: float = 2.0) -> TargetSettin
 
 def next_token(text: list[int]) -> int:
     """What the target writes next: the draft's model, read without a cache."""
-    return int(FakeModel().forward([Segment(0, 0, tuple(text), 1)])[0].argmax())
+    return int(FakeModel().forward([Segment(0, 0, tuple(text), 1)]).logits[0].argmax())
 
 
 @dataclass

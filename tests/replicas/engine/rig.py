@@ -136,7 +136,7 @@ def slow_twin(model: Model, request: GenerationRequest) -> Result:
     while result.finish is None:
         context = (*request.prompt_token_ids, *result.token_ids)
         draw = Draw(request.sampling, request.choice_index, request.prompt_token_ids, result.token_ids)
-        sample = sampler.sample(model.forward([Segment(0, 0, context, 1)]), [draw])[0]
+        sample = sampler.sample(model.forward([Segment(0, 0, context, 1)]).logits, [draw])[0]
         result.token_ids.append(sample.token_id)
         emission = text.feed([sample.token_id])
         result.text += emission.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ def load(folder: Path, layers: int | None = None) -> Model:
     return load_model(folder, dtype="float32", device="cpu", kv_tokens=200, layers=layers)
 
 
+def logits(model: Model, segments: Sequence[Segment]) -> Tensor:
+    return model.forward(segments).logits
+
+
 @torch.inference_mode()
 def reference_logits(folder: Path, token_ids: tuple[int, ...], layers: int | None = None) -> Tensor:
     """What transformers itself computes, without a cache: one row per token."""
@@ -34,8 +39,8 @@ def reference_logits(folder: Path, token_ids: tuple[int, ...], layers: int | Non
     plain = AutoModelForCausalLM.from_pretrained(
         folder, config=config, attn_implementation="eager", dtype=torch.float32
     )
-    logits: Tensor = plain(torch.tensor([token_ids])).logits[0]
-    return logits
+    expected: Tensor = plain(torch.tensor([token_ids])).logits[0]
+    return expected
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
@@ -47,16 +52,16 @@ def test_chunks_batches_moves_and_many_rows_agree_with_transformers(family_folde
     model = load(family_folder, layers)
     long, short = reference_logits(family_folder, LONG, layers), reference_logits(family_folder, SHORT, layers)
 
-    chunks = model.forward([Segment(50, 0, LONG[:7], 7), Segment(3, 0, SHORT[:5], 2)])
+    chunks = logits(model, [Segment(50, 0, LONG[:7], 7), Segment(3, 0, SHORT[:5], 2)])
     assert_close(chunks, torch.cat([long[:7], short[3:5]]))
 
     model.move(50, 100, 7)
-    mixed = model.forward([Segment(3, 5, SHORT[5:6], 1), Segment(100, 7, LONG[7:20], 13)])
+    mixed = logits(model, [Segment(3, 5, SHORT[5:6], 1), Segment(100, 7, LONG[7:20], 13)])
     assert_close(mixed, torch.cat([short[5:6], long[7:20]]))
 
     wrong = (9, 9, 9)
     model.forward([Segment(100, 20, LONG[20:21] + wrong, 4), Segment(3, 6, SHORT[6:7], 0)])
-    after_rollback = model.forward([Segment(100, 21, LONG[21:], 2), Segment(3, 7, SHORT[7:], 1)])
+    after_rollback = logits(model, [Segment(100, 21, LONG[21:], 2), Segment(3, 7, SHORT[7:], 1)])
     assert_close(after_rollback, torch.cat([long[21:], short[-1:]]))
 
 
@@ -65,16 +70,16 @@ def test_a_move_may_overlap_itself(tmp_path: Path) -> None:
     model = load(folder)
     model.forward([Segment(40, 0, LONG[:22], 0)])
     model.move(40, 31, 22)
-    assert_close(model.forward([Segment(31, 22, LONG[22:], 1)]), reference_logits(folder, LONG)[22:])
+    assert_close(logits(model, [Segment(31, 22, LONG[22:], 1)]), reference_logits(folder, LONG)[22:])
 
 
 def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
     folder = tiny_model_folder(tmp_path, LlamaConfig(**{**SIZES, "initializer_range": 0.05}))
     model = load_model(folder, dtype="bfloat16", device="cpu", kv_tokens=100)
-    logits = model.forward([Segment(0, 0, LONG, len(LONG))])
-    assert logits.dtype == torch.float32
+    found = logits(model, [Segment(0, 0, LONG, len(LONG))])
+    assert found.dtype == torch.float32
     expected = reference_logits(folder, LONG)
-    assert (logits - expected).abs().max() < 0.05 * expected.abs().max()
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
 
 
 def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
