@@ -24,7 +24,7 @@ class RouterReplica:
         # Serve builds every application in a short-lived process of its own; the tokenizer's libraries stay out of it.
         from deploy.ray_backend import RayBackend, RayControl, controller_handle, path_handles
         from fleet.tokenizer import Tokenizer
-        from replicas.engine.model import load_config
+        from replicas.engine.decoder_config import load_config
         from replicas.model_store import resolve_model
         from router.dispatch import Dispatcher, RouterIdentity
         from router.http_api import build_app

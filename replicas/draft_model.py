@@ -12,9 +12,11 @@ from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.draft_engine import DraftEngine
-from replicas.engine.model import Model, kv_bytes_per_token, load_config, load_model
+from replicas.engine.decoder_config import load_config
+from replicas.engine.model import Model, kv_bytes_per_token, load_model
 from replicas.engine.sampling import Sampler
-from replicas.model_store import GIB, check_memory, resolve_model
+from replicas.memory_check import GIB, check_memory
+from replicas.model_store import resolve_model
 from replicas.speculation.draft_session import DraftLimits
 from replicas.speculation.messages import PROTOCOL_VERSION, Hello
 

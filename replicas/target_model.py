@@ -11,8 +11,10 @@ import torch
 from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
-from replicas.engine.model import Model, Segment, context_length, kv_bytes_per_token, load_config, load_model
-from replicas.model_store import GIB, check_memory, resolve_model
+from replicas.engine.decoder_config import context_length, load_config
+from replicas.engine.model import Model, Segment, kv_bytes_per_token, load_model
+from replicas.memory_check import GIB, check_memory
+from replicas.model_store import resolve_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,11 @@ def warm_up(model: Model, engine: EngineConfig) -> None:
 
 def _kv_tokens(folder: Path, config: ModelConfig, engine: EngineConfig, device: str) -> int:
     """The KV budget in tokens, but no more than all sequences together can use."""
-    hugging_face = load_config(folder)
+    decoder = load_config(folder)
     wanted = engine.kv_cache_tokens or int(
-        engine.kv_cache_gib * GIB / kv_bytes_per_token(hugging_face, config.dtype, device)
+        engine.kv_cache_gib * GIB / kv_bytes_per_token(decoder, config.dtype, device)
     )
-    context = context_length(hugging_face, config.max_model_len)
+    context = context_length(decoder, config.max_model_len)
     return max(1, min(wanted, engine.max_num_seqs * context))
 
 

@@ -1,169 +1,150 @@
-"""How packed segments attend to the KV arena: on views of it, so that a step copies no more than its new tokens."""
+"""How a step's tokens attend to the KV arena: few large products instead of one small one per sequence."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 
-ATTENTION_NAME = "fleet_arena"
+from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.kv_arena import KeysAndValues, KvArena
+from replicas.engine.span import Span, visibility
+
+MOST_BATCHED_ROWS = 16
+"""Spans of more tokens attend alone: their products are large enough, and padding the others to them is not free."""
+FIRST_BUCKET_BITS = 8
+"""Spans that see up to 2^8 tokens are padded to each other; beyond that only within a factor of two."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArenaShape:
-    """How much an arena holds."""
+class _Batch:
+    """Spans that attend together, padded to the same number of rows and keys."""
 
-    layers: int
-    kv_heads: int
-    tokens: int
-    head_dim: int
+    spans: int
+    rows: slice | Tensor
+    """Which packed rows: int64 `[spans * rows of each]`, or a slice where none is padded."""
+    views: list[KeysAndValues] | None
+    """Of a single span, by layer: nothing is copied."""
+    slots: Tensor | None
+    """Of several spans: which places of the arena they see, int64 `[spans * keys of each]`."""
+    mask: Tensor | None
+    """Added to the scores: 0 or minus infinity, `[kv_heads * spans, 1 or group * rows, keys]`; None: all see all."""
 
 
-class KvArena:
-    """Keys and values of every cached token: per layer two tensors `[kv_heads, tokens, head_dim]`."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the layers of one kind attend."""
 
-    def __init__(self, shape: ArenaShape, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._memory = torch.empty(
-            (shape.layers, 2, shape.kv_heads, shape.tokens, shape.head_dim), dtype=dtype, device=device
+    batches: list[_Batch]
+    order: Tensor | None
+    """Where each packed row is found among the batches' rows, int64 `[tokens]`; None where they are in order."""
+
+
+class StepAttention:
+    """Attention of one forward pass: what lies where, and who sees it, is settled once for all layers."""
+
+    def __init__(self, config: DecoderConfig, arena: KvArena, spans: Sequence[Span], slots: Tensor) -> None:
+        """`slots` is where each packed token is cached, int64 `[tokens]`."""
+        self._config = config
+        self._arena = arena
+        self._slots = slots
+        self._group = config.num_attention_heads // config.num_key_value_heads
+        windows = [kind.window for kind in config.layers]
+        plans = {window: self._plan(spans, window) for window in {*windows}}
+        self._plans = [plans[window] for window in windows]
+
+    def __call__(self, layer: int, queries: Tensor, keys_and_values: Tensor) -> Tensor:
+        """Cache `[tokens, 2 * kv_heads, head_dim]`, then attend: `[tokens, heads, head_dim]` to the same, flat."""
+        self._arena.store(layer, self._slots, keys_and_values)
+        plan = self._plans[layer]
+        seen = [self._seen(layer, queries, batch) for batch in plan.batches]
+        rows = seen[0] if len(seen) == 1 else torch.cat(seen)
+        return rows if plan.order is None else rows.index_select(0, plan.order)
+
+    def _seen(self, layer: int, queries: Tensor, batch: _Batch) -> Tensor:
+        """Heads that share keys and values are rows of one product with them, so neither is ever expanded."""
+        config, spans, group = self._config, batch.spans, self._group
+        own = queries[batch.rows] if isinstance(batch.rows, slice) else queries.index_select(0, batch.rows)
+        split = own.view(spans, -1, config.num_key_value_heads, group, config.head_dim).permute(2, 0, 3, 1, 4)
+        folded = split.reshape(config.num_key_value_heads * spans, -1, config.head_dim)
+        if batch.slots is not None:
+            keys, values = self._arena.gather(layer, batch.slots, spans)
+        else:
+            assert batch.views is not None
+            keys, values = batch.views[layer]
+        seen = self._attend(folded, keys, values, batch.mask)
+        return seen.view(split.shape).permute(1, 3, 0, 2, 4).reshape(len(own), -1)
+
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax of scaled scores times values: `[n, rows, head_dim]` and twice `[n, keys, head_dim]` to the first.
+
+        On a CPU the fused kernel is for long chunks: at 16 sequences of 512 tokens it took 2.5 times as long.
+        """
+        cap, scale = self._config.attention_softcap, self._config.attention_scale
+        is_long = queries.shape[1] > MOST_BATCHED_ROWS * self._group
+        if cap is None and (queries.is_cuda or is_long):
+            mask = None if mask is None else mask[None]
+            return scaled_dot_product_attention(queries[None], keys[None], values[None], attn_mask=mask, scale=scale)[0]
+        if cap is not None:  # Gemma 2 squashes scores to ±cap (arXiv:2408.00118, section 2)
+            scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(scale / cap).tanh_().mul_(cap)
+            scores = scores if mask is None else scores.add_(mask)
+        elif mask is None:
+            scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(scale)
+        else:
+            scores = torch.baddbmm(mask, queries, keys.transpose(1, 2), alpha=scale)
+        return torch.bmm(scores.softmax(dim=-1, dtype=torch.float32).to(queries.dtype), values)
+
+    def _plan(self, spans: Sequence[Span], window: int | None) -> _Plan:
+        buckets: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        for index, span in enumerate(spans):
+            alone = index + 1 if span.length > MOST_BATCHED_ROWS else 0
+            keys = span.end - span.first_seen(window)
+            buckets[alone, max((keys - 1).bit_length(), FIRST_BUCKET_BITS)].append(span)
+        order: list[int] = [0] * sum(span.length for span in spans)
+        offset = 0
+        for members in buckets.values():
+            rows = max(span.length for span in members)
+            for span in members:
+                order[span.row : span.row + span.length] = range(offset, offset + span.length)
+                offset += rows
+        batches = [self._batch(members, window) for members in buckets.values()]
+        is_ordered = order == list(range(offset))
+        return _Plan(batches, None if is_ordered else torch.tensor(order, device=self._slots.device))
+
+    def _batch(self, spans: list[Span], window: int | None) -> _Batch:
+        rows = max(span.length for span in spans)
+        firsts = [span.extent_start + span.first_seen(window) for span in spans]
+        ends = [span.extent_start + span.end for span in spans]
+        keys = max(end - first for first, end in zip(firsts, ends, strict=True))
+        views = slots = None
+        if len(spans) == 1:
+            views = self._arena.views(firsts[0], ends[0])
+        else:
+            # Padding repeats a span's newest place: nothing unwritten is read, and nothing of a neighbour.
+            places = torch.tensor(firsts)[:, None] + torch.arange(keys)
+            slots = places.minimum(torch.tensor(ends)[:, None] - 1).flatten().to(self._slots.device)
+        return _Batch(
+            len(spans), _packed_rows(spans, rows, self._slots), views, slots, self._mask(spans, window, rows, keys)
         )
-        self.keys = [layer[0] for layer in self._memory]
-        self.values = [layer[1] for layer in self._memory]
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy `length` cached tokens of all layers; the two ranges may overlap."""
-        moving = self._memory[:, :, :, source : source + length]
-        if abs(source - target) < length:
-            moving = moving.clone()
-        self._memory[:, :, :, target : target + length] = moving
-
-    def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Move what lies at `start + rows[i]` to `start + i` in all layers; rows ascend."""
-        source = torch.tensor(rows, dtype=torch.int64, device=self._memory.device) + start
-        self._memory[:, :, :, start : start + len(rows)] = self._memory.index_select(3, source)
+    def _mask(self, spans: list[Span], window: int | None, rows: int, keys: int) -> Tensor | None:
+        if rows == 1 and len({span.end - span.first_seen(window) for span in spans}) == 1:
+            return None
+        visible = visibility(spans, window, rows, keys)
+        mask = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+        # Like the queries: heads outermost, then spans, then the group's heads times rows.
+        grouped = mask if rows == 1 else mask.repeat(1, self._group, 1)
+        mask = grouped.expand(self._config.num_key_value_heads, *grouped.shape).flatten(0, 1)
+        return mask.to(device=self._slots.device, dtype=self._arena.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One segment's place in the packed step and in the arena."""
-
-    row: int
-    """Its first row among the step's tokens."""
-    length: int
-    extent_start: int
-    position: int
-    """Tokens cached before it."""
-    parents: tuple[int, ...] = ()
-    """Of the last tokens, where they are a tree."""
-
-
-def offsets(length: int, parents: Sequence[int]) -> list[int]:
-    """Each token's position within its segment: its index, and in a tree one more than its parent's."""
-    trunk = length - len(parents)
-    found = list(range(trunk))
-    for parent in parents:
-        found.append(trunk if parent < 0 else found[trunk + parent] + 1)
-    return found
-
-
-@dataclass(slots=True)
-class PackedStep:
-    """What the attention layers of one forward pass need to know; masks are made once and shared by the layers."""
-
-    arena: KvArena
-    spans: Sequence[Span]
-    slots: Tensor
-    """Arena index of each packed token, int64 `[tokens]`."""
-    masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
-
-    def mask(self, index: int, group: int, window: int | None) -> Tensor:
-        """True where a row may look: bool `[group * length, keys]`, causal and within the sliding window."""
-        key = (index, group, window or 0)
-        found = self.masks.get(key)
-        if found is None:
-            span = self.spans[index]
-            first = _first_visible(span, window)
-            keys = torch.arange(first, span.position + span.length, device=self.slots.device)
-            rows = torch.arange(span.position, span.position + span.length, device=self.slots.device)[:, None]
-            visible = keys <= rows
-            if span.parents:
-                tree = len(span.parents)
-                steps = torch.tensor(offsets(span.length, span.parents), device=self.slots.device) + span.position
-                rows = steps[:, None]
-                keys = torch.cat([keys[: span.position - first], steps])
-                visible[-tree:, -tree:] = _ancestry(span.parents).to(self.slots.device)
-            if window is not None:
-                visible &= keys > rows - window
-            found = self.masks[key] = visible.repeat(group, 1)
-        return found
-
-
-def arena_attention(  # noqa: PLR0913 (transformers' attention interface)
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    step: PackedStep,
-    scaling: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **_unused: Any,
-) -> tuple[Tensor, None]:
-    """Store the step's new keys and values, then attend segment by segment.
-
-    `query` is `[1, heads, tokens, head_dim]`, `key` and `value` `[1, kv_heads, tokens, head_dim]`; the answer is
-    `[1, tokens, heads, head_dim]`. Heads that share a KV head are folded into rows, so K and V are never expanded.
-    """
-    layer = cast(int, module.layer_idx)
-    keys, values = step.arena.keys[layer], step.arena.values[layer]
-    keys.index_copy_(1, step.slots, key[0])
-    values.index_copy_(1, step.slots, value[0])
-    _, heads, tokens, head_dim = query.shape
-    kv_heads = keys.shape[0]
-    group = heads // kv_heads
-    attend = scaled_dot_product_attention if softcap is None else _SoftCapped(softcap)
-    output = query.new_empty((1, tokens, heads, head_dim))
-    for index, span in enumerate(step.spans):
-        rows = query[0, :, span.row : span.row + span.length].reshape(1, kv_heads, group * span.length, head_dim)
-        begin = span.extent_start + _first_visible(span, sliding_window)
-        end = span.extent_start + span.position + span.length
-        mask = step.mask(index, group, sliding_window) if span.length > 1 else None
-        seen = attend(rows, keys[None, :, begin:end], values[None, :, begin:end], attn_mask=mask, scale=scaling)
-        output[0, span.row : span.row + span.length] = seen.view(heads, span.length, head_dim).transpose(0, 1)
-    return output, None
-
-
-def _ancestry(parents: Sequence[int]) -> Tensor:
-    """True where a row's token is a column's descendant or the same: bool `[n, n]`."""
-    found = torch.eye(len(parents), dtype=torch.bool)
-    for row, parent in enumerate(parents):
-        if parent >= 0:
-            found[row] |= found[parent]
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _SoftCapped:
-    """Attention with scores squashed to ±cap (Gemma 2, arXiv:2408.00118, section 2), which no fused kernel does."""
-
-    cap: float
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None, scale: float) -> Tensor:
-        scores = torch.tanh(query @ key.transpose(-1, -2) * (scale / self.cap)) * self.cap
-        if attn_mask is not None:
-            scores = scores.masked_fill(~attn_mask, -torch.inf)
-        return scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype) @ value
-
-
-def _first_visible(span: Span, window: int | None) -> int:
-    """Position of the oldest key that the segment's first row may see."""
-    return 0 if window is None else max(0, span.position + 1 - window)
-
-
-AttentionInterface.register(ATTENTION_NAME, arena_attention)
+def _packed_rows(spans: list[Span], rows: int, like: Tensor) -> slice | Tensor:
+    """Each span's rows, the last one repeated up to `rows`."""
+    found = [span.row + min(row, span.length - 1) for span in spans for row in range(rows)]
+    if found == list(range(found[0], found[0] + len(found))):
+        return slice(found[0], found[0] + len(found))
+    return torch.tensor(found, device=like.device)

@@ -1,25 +1,24 @@
-"""The model as the engine sees it: packed segments in, logits out; one implementation, on Hugging Face modules."""
+"""The model as the engine sees it: packed segments in, logits out; a decoder and its KV arena."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from torch import Tensor
 
 from fleet.errors import ConfigError, OutOfMemory
-from replicas.engine.attention import ATTENTION_NAME, ArenaShape, KvArena, PackedStep, Span, offsets
-from replicas.engine.packed_linear import compute_dtype, pack_linears
-
-SUPPORTED_FAMILIES = ("gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
-# These change a token's rotation with the longest position in the batch: neighbours would change the answer.
-UNSTABLE_ROPE = ("dynamic", "longrope")
+from replicas.engine.attention import StepAttention
+from replicas.engine.decoder import Decoder
+from replicas.engine.decoder_config import DecoderConfig, context_length, load_config
+from replicas.engine.kv_arena import KvArena
+from replicas.engine.linear import compute_dtype
+from replicas.engine.span import Span
+from replicas.engine.weights import Checkpoint, load_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,54 +65,36 @@ class Model(Protocol):
 
 
 class DecoderModel:
-    """A `transformers` causal LM whose attention reads and writes our arena."""
+    """A decoder and the arena that its attention reads and writes. `decoder` is open to heads that share its parts."""
 
-    def __init__(
-        self, module: PreTrainedModel, *, kv_tokens: int, max_model_len: int, taps: tuple[int, ...] = ()
-    ) -> None:
-        self.config = config = module.config
-        self.vocab_size: int = config.vocab_size
+    def __init__(self, decoder: Decoder, *, kv_tokens: int, max_model_len: int) -> None:
+        self.config = decoder.config
+        self.vocab_size = self.config.vocab_size
         self.max_model_len = max_model_len
         self.kv_tokens = kv_tokens
-        self.embedding: Tensor = module.get_input_embeddings().weight
-        self._taps = taps
-        self._tapped: dict[int, Tensor] = {}
-        for index, layer in enumerate(module.model.layers):
-            layer.register_forward_pre_hook(functools.partial(self._tap, index))
-        module.model.norm.register_forward_hook(
-            lambda _, inputs, output: self._tapped.__setitem__(config.num_hidden_layers, output[0])
-        )
-        self._module = module
-        self._device = module.device
+        self.embedding = decoder.embedding
+        """`[vocab, hidden]` in the compute dtype, unscaled."""
+        self._decoder = decoder
+        self._device = decoder.embedding.device
         with allocation_failures():
-            shape = ArenaShape(config.num_hidden_layers, config.num_key_value_heads, kv_tokens, head_dim(config))
-            self._arena = KvArena(shape, dtype=module.dtype, device=module.device)
+            self._arena = KvArena(self.config, kv_tokens, dtype=decoder.embedding.dtype, device=self._device)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Forward:
-        packing = _pack(segments)
-        packed = torch.tensor((packing.tokens, packing.positions, packing.slots), dtype=torch.int64).to(self._device)
         with allocation_failures():
-            answer = self._module(
-                input_ids=packed[0:1],
-                position_ids=packed[1:2],
-                use_cache=False,
-                logits_to_keep=torch.tensor(packing.rows, dtype=torch.int64, device=self._device),
-                step=PackedStep(self._arena, packing.spans, packed[2]),
-            )
-            logits: Tensor = answer.logits[0].float()
-            features = torch.cat([self._tapped[tap] for tap in self._taps], dim=-1) if self._taps else None
-        return Forward(logits, features)
+            packing = _pack(segments)
+            packed = torch.tensor((packing.tokens, packing.positions, packing.slots)).to(self._device)
+            attention = StepAttention(self.config, self._arena, packing.spans, packed[2])
+            states = self._decoder(packed[0], packed[1], attention)
+            wanted = states.last
+            if len(packing.rows) < len(packing.tokens):
+                wanted = wanted[torch.tensor(packing.rows, dtype=torch.int64, device=self._device)]
+            return Forward(self.head(self._decoder.normed(wanted)), states.tapped)
 
-    def _tap(self, index: int, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if index in self._taps:
-            self._tapped[index] = inputs[0][0].clone()
-
+    @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits float32 `[rows, vocab]` of final hidden states `[rows, hidden]` in the compute dtype."""
-        logits: Tensor = self._module.lm_head(hidden).float()
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        """Logits float32 `[rows, vocab]` of normed final states `[rows, hidden]` in the compute dtype."""
+        return self._decoder.head(hidden)
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
@@ -141,17 +122,18 @@ class _Packing:
 def _pack(segments: Sequence[Segment]) -> _Packing:
     packing = _Packing()
     for segment in segments:
-        row, length = len(packing.tokens), len(segment.token_ids)
+        length = len(segment.token_ids)
+        span = Span(len(packing.tokens), length, segment.extent_start, segment.position, segment.parents)
         first = segment.extent_start + segment.position
-        packing.spans.append(Span(row, length, segment.extent_start, segment.position, segment.parents))
+        packing.spans.append(span)
         packing.tokens.extend(segment.token_ids)
-        packing.positions.extend(segment.position + offset for offset in offsets(length, segment.parents))
+        packing.positions.extend(span.positions())
         packing.slots.extend(range(first, first + length))
-        packing.rows.extend(range(row + length - segment.logit_rows, row + length))
+        packing.rows.extend(range(len(packing.tokens) - segment.logit_rows, len(packing.tokens)))
     return packing
 
 
-def load_model(
+def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)
     folder: Path,
     *,
     dtype: str,
@@ -163,62 +145,26 @@ def load_model(
 ) -> DecoderModel:
     """The model in a Hugging Face folder, with `layers` only its first layers, final norm and head.
 
-    `dtype` is bfloat16 or float32, `device` cpu or cuda. `taps` names the states that become features: `i` is the
-    residual stream that enters layer `i`, and the number of layers the last state after the final norm. Raises ConfigError where the architecture or a size
-    does not fit, and OutOfMemory where weights or arena do not.
+    `dtype` is bfloat16 or float32, `device` cpu or cuda. `taps` names the states that become features, 0 to n: `i`
+    is the residual stream that enters layer `i`, the number of layers n the last state after the final norm.
+    Raises ConfigError where the architecture, a tensor or a size does not fit, OutOfMemory where weights or arena
+    do not.
     """
     config = load_config(folder, layers=layers)
     limit = context_length(config, max_model_len)
-    with allocation_failures():
-        module = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=getattr(torch, dtype),
-            attn_implementation=ATTENTION_NAME,
-            local_files_only=True,
-        )
-        target = torch.device(device)
-        nn.Module.to(module.requires_grad_(False), device=target, dtype=compute_dtype(dtype, target))
-        if target.type == "cpu":
-            pack_linears(module)
-    return DecoderModel(module, kv_tokens=kv_tokens, max_model_len=limit, taps=taps)
+    unknown = [tap for tap in taps if not 0 <= tap <= config.num_hidden_layers]
+    if unknown:
+        raise ConfigError(f"there is no state {unknown[0]} to tap: the model has {config.num_hidden_layers} layers")
+    target = torch.device(device)
+    with torch.inference_mode(), allocation_failures():
+        with Checkpoint(folder, compute_dtype(dtype, target), target) as checkpoint:
+            decoder = Decoder(config, load_weights(checkpoint, config), taps)
+        return DecoderModel(decoder, kv_tokens=kv_tokens, max_model_len=limit)
 
 
-def load_config(folder: Path, *, layers: int | None = None) -> PreTrainedConfig:
-    """The model's config, cut to its first `layers`; ConfigError where we cannot run it."""
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} holds no usable model config: {_first_line(error)}") from error
-    if config.model_type not in SUPPORTED_FAMILIES:
-        supported = ", ".join(SUPPORTED_FAMILIES)
-        raise ConfigError(f"architecture '{config.model_type}' is not supported (supported: {supported})")
-    if getattr(config, "quantization_config", None) is not None:
-        raise ConfigError(f"{folder} holds quantised weights; use a checkpoint in bfloat16, float16 or float32")
-    rope = _rope_types(config) & set(UNSTABLE_ROPE)
-    if rope:
-        raise ConfigError(f"rotary embedding '{min(rope)}' is not supported: it depends on the rest of the batch")
-    if layers is not None:
-        _keep_first_layers(config, layers)
-    return config
-
-
-def context_length(config: PreTrainedConfig, max_model_len: int | None) -> int:
-    """The longest prompt and answer together; ConfigError where more is asked for than the model can."""
-    context = int(config.max_position_embeddings)
-    if max_model_len is not None and max_model_len > context:
-        raise ConfigError(f"max_model_len {max_model_len} exceeds the model's context of {context}")
-    return max_model_len or context
-
-
-def head_dim(config: PreTrainedConfig) -> int:
-    """Width of one attention head; some configs leave it to be derived."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
-def kv_bytes_per_token(config: PreTrainedConfig, dtype: str, device: str = "cpu") -> int:
+def kv_bytes_per_token(config: DecoderConfig, dtype: str, device: str = "cpu") -> int:
     """Bytes that one cached token takes in all layers."""
-    elements = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config)
+    elements = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return int(elements * compute_dtype(dtype, torch.device(device)).itemsize)
 
 
@@ -234,22 +180,6 @@ def allocation_failures() -> Iterator[None]:
         if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
             raise
         raise OutOfMemory(_first_line(error)) from error
-
-
-def _keep_first_layers(config: PreTrainedConfig, layers: int) -> None:
-    if layers > config.num_hidden_layers:
-        raise ConfigError(f"layers {layers} exceeds the model's {config.num_hidden_layers}")
-    config.num_hidden_layers = layers
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None:
-        config.layer_types = layer_types[:layers]
-
-
-def _rope_types(config: PreTrainedConfig) -> set[Any]:
-    """Kinds of rotary embedding in use; models with several keep one table per layer type."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    tables = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
-    return {table.get("rope_type") for table in tables}
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,19 +4,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
-from safetensors.torch import load_file
 
 from fleet.config import DEFAULT_MODEL, ModelConfig
 from fleet.errors import ConfigError
 from fleet.tokenizer import Tokenizer
-from replicas import model_store
+from replicas import gguf_conversion, model_store
 from replicas.engine.model import Segment, load_model
-from replicas.model_store import check_memory, resolve_model
+from replicas.model_store import resolve_model
 from tests.tiny_models import tiny_model_folder
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +83,7 @@ def test_a_conversion_is_done_once_and_again_for_other_content(
         converted.append(gguf)
         (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr(model_store, "_convert", convert)
+    monkeypatch.setattr(gguf_conversion, "convert", convert)
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"one")
     first = resolve(gguf)
@@ -96,27 +92,6 @@ def test_a_conversion_is_done_once_and_again_for_other_content(
     gguf.write_bytes(b"two")
     assert resolve(gguf) != first
     assert len(converted) == 2
-
-
-def test_too_little_memory_is_said_before_loading(tmp_path: Path) -> None:
-    folder = tiny_model_folder(tmp_path / "model")
-    check_memory(folder, dtype="float32", kv_tokens=1000, device=CPU)
-    with pytest.raises(ConfigError, match=r"needs .* GiB on cpu .* GiB available; lower kv_cache_gib"):
-        check_memory(folder, dtype="float32", kv_tokens=10**12, device=CPU)
-
-
-def test_the_estimate_counts_only_the_layers_that_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tiny_model_folder(tmp_path / "model")
-    weights = sum(tensor.numel() * 4 for tensor in load_tensors(folder).values())
-    monkeypatch.setattr(model_store, "WORKING_BYTES", 0)
-    monkeypatch.setattr(model_store, "_available_bytes", lambda device: weights - 1)
-    check_memory(folder, dtype="float32", kv_tokens=1, device=CPU, layers=1)
-    with pytest.raises(ConfigError):
-        check_memory(folder, dtype="float32", kv_tokens=1, device=CPU)
-
-
-def load_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
 
 
 @pytest.mark.model

@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from fleet.errors import ConfigError, OutOfMemory
-from replicas.engine.model import Model, Segment, allocation_failures, load_config, load_model
+from replicas.engine.decoder_config import load_config
+from replicas.engine.model import Model, Segment, allocation_failures, load_model
 from tests.tiny_models import SIZES, family_configs, tiny_model_folder
 
 LONG, SHORT = tuple(range(20, 43)), tuple(range(100, 109))

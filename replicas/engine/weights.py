@@ -1,0 +1,199 @@
+"""From safetensors files to a decoder's weights: fused, laid out for the device, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fleet.errors import ConfigError
+from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.linear import Linear, make_linear
+from replicas.engine.rope import pair_channels
+
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. The norms after attention and MLP are Gemma's, the one of queries and keys Qwen 3's and Gemma 3's."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    """Queries, keys and values side by side; the channels of queries and keys in pairs (`rope.pair_channels`)."""
+    qk_norm: Tensor | None
+    """`[heads + kv_heads, head_dim]`"""
+    output: Linear
+    after_attention_norm: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Linear
+    """Gate and up side by side."""
+    down: Linear
+    after_mlp_norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """All of a model's weights."""
+
+    embedding: Tensor
+    """`[vocab, hidden]`, not yet scaled."""
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: Linear
+
+
+class Checkpoint:
+    """The tensors in a folder's safetensors files, in one dtype on one device. A context manager."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self._folder = folder
+        self._dtype = dtype
+        self._device = device
+        self._open = ExitStack()
+        self._files: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        for path in _weight_files(self._folder):
+            try:
+                tensors = self._open.enter_context(safe_open(path, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise ConfigError(f"{path} is not a readable safetensors file: {error}") from error
+            self._files.update(dict.fromkeys(tensors.keys(), tensors))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.close()
+
+    def require(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """ConfigError unless there is a tensor of each name in its shape, and none is quantised."""
+        missing = [name for name in shapes if name not in self._files]
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise ConfigError(f"{self._folder} lacks the tensors {', '.join(missing[:3])}{more}")
+        for name, shape in shapes.items():
+            stored = self._files[name].get_slice(name)
+            if tuple(stored.get_shape()) != shape:
+                raise ConfigError(f"{name} is {stored.get_shape()} in {self._folder}, but its config says {[*shape]}")
+            if stored.get_dtype() not in ("F32", "BF16", "F16", "F64"):
+                raise ConfigError(
+                    f"{name} is {stored.get_dtype()} in {self._folder}: use weights in bfloat16, float16 or float32"
+                )
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of a name that `require` has found."""
+        stored: Tensor = self._files[name].get_tensor(name)
+        return stored.to(device=self._device, dtype=dtype or self._dtype)
+
+
+def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeights:
+    """Read and fuse all weights. Raises ConfigError naming what is missing or has another shape."""
+    checkpoint.require(_shapes(config))
+    embedding = checkpoint.tensor("model.embed_tokens.weight")
+    return DecoderWeights(
+        embedding=embedding,
+        layers=tuple(_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)),
+        norm=_norm(checkpoint, config, "model.norm"),
+        head=make_linear(embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight")),
+    )
+
+
+def _layer(checkpoint: Checkpoint, config: DecoderConfig, index: int) -> LayerWeights:
+    prefix = f"model.layers.{index}"
+
+    def norm(name: str) -> Tensor:
+        return _norm(checkpoint, config, f"{prefix}.{name}")
+
+    def fused(part: str, *names: str, has_bias: bool, order: Callable[[str, Tensor], Tensor] = _as_stored) -> Linear:
+        def joined(kind: str) -> Tensor:
+            return torch.cat([order(name, checkpoint.tensor(f"{prefix}.{part}.{name}.{kind}")) for name in names])
+
+        return make_linear(joined("weight"), joined("bias") if has_bias else None)
+
+    def paired(name: str, rows: Tensor) -> Tensor:
+        return rows if name == "v_proj" else pair_channels(rows, config.head_dim)
+
+    attention, mlp = "self_attn", "mlp"
+    gemma = config.is_gemma
+    return LayerWeights(
+        attention_norm=norm("input_layernorm"),
+        qkv=fused(attention, "q_proj", "k_proj", "v_proj", has_bias=config.has_qkv_bias, order=paired),
+        qk_norm=_qk_norm(config, norm) if config.has_qk_norm else None,
+        output=fused(attention, "o_proj", has_bias=config.has_output_bias),
+        after_attention_norm=norm("post_attention_layernorm") if gemma else None,
+        mlp_norm=norm("pre_feedforward_layernorm" if gemma else "post_attention_layernorm"),
+        gate_up=fused(mlp, "gate_proj", "up_proj", has_bias=config.has_mlp_bias),
+        down=fused(mlp, "down_proj", has_bias=config.has_mlp_bias),
+        after_mlp_norm=norm("post_feedforward_layernorm") if gemma else None,
+    )
+
+
+def _as_stored(_name: str, rows: Tensor) -> Tensor:
+    return rows
+
+
+def _qk_norm(config: DecoderConfig, norm: Callable[[str], Tensor]) -> Tensor:
+    """The weights of queries' and keys' norms, one row per head."""
+    counts = {"q_norm": config.num_attention_heads, "k_norm": config.num_key_value_heads}
+    weights = {name: pair_channels(norm(f"self_attn.{name}"), config.head_dim) for name in counts}
+    return torch.cat([weights[name].expand(count, -1) for name, count in counts.items()])
+
+
+def _norm(checkpoint: Checkpoint, config: DecoderConfig, name: str) -> Tensor:
+    """A norm's weight; Gemma stores it less one and computes with it in float32."""
+    if config.is_gemma:
+        return checkpoint.tensor(f"{name}.weight", torch.float32) + 1.0
+    return checkpoint.tensor(f"{name}.weight")
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that the index names, or all; repositories often hold a second copy in another form."""
+    index = folder / INDEX
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    try:
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{index} is not a readable index of safetensors files: {error}") from error
+    return [folder / name for name in sorted(names)]
+
+
+def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a checkpoint must have."""
+    hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config.tie_word_embeddings:
+        found["lm_head.weight"] = (config.vocab_size, hidden)
+    keys, inner = config.num_key_value_heads * config.head_dim, config.intermediate_size
+    linears = {
+        "self_attn.q_proj": (queries, hidden, config.has_qkv_bias),
+        "self_attn.k_proj": (keys, hidden, config.has_qkv_bias),
+        "self_attn.v_proj": (keys, hidden, config.has_qkv_bias),
+        "self_attn.o_proj": (hidden, queries, config.has_output_bias),
+        "mlp.gate_proj": (inner, hidden, config.has_mlp_bias),
+        "mlp.up_proj": (inner, hidden, config.has_mlp_bias),
+        "mlp.down_proj": (hidden, inner, config.has_mlp_bias),
+    }
+    norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+    if config.is_gemma:
+        norms |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
+    if config.has_qk_norm:
+        norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
+    for prefix in (f"model.layers.{index}" for index in range(config.num_hidden_layers)):
+        for name, (rows, columns, has_bias) in linears.items():
+            found[f"{prefix}.{name}.weight"] = (rows, columns)
+            if has_bias:
+                found[f"{prefix}.{name}.bias"] = (rows,)
+        found |= {f"{prefix}.{name}.weight": (width,) for name, width in norms.items()}
+    return found

@@ -1,0 +1,61 @@
+"""Does a model fit into what is free now? Answered from file headers, before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import torch
+from safetensors import SafetensorError, safe_open
+
+from fleet.errors import ConfigError
+from replicas.engine.decoder_config import load_config
+from replicas.engine.linear import compute_dtype
+from replicas.engine.model import kv_bytes_per_token
+
+GIB = 2**30
+# Activations, logits and the interpreter itself, beyond weights and KV.
+WORKING_BYTES = 512 * 2**20
+
+
+def check_memory(folder: Path, *, dtype: str, kv_tokens: int, device: torch.device, layers: int | None = None) -> None:
+    """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now."""
+    config = load_config(folder, layers=layers)
+    elements = sum(math.prod(shape) for name, shape in _tensor_shapes(folder) if _is_kept(name, layers))
+    if config.tie_word_embeddings and device.type == "cpu":
+        # The packed head is a copy of the embedding whose weights it otherwise shares.
+        elements += config.vocab_size * config.hidden_size
+    weights = elements * compute_dtype(dtype, device).itemsize
+    cache = kv_tokens * kv_bytes_per_token(config, dtype, device.type)
+    needed, available = weights + cache + WORKING_BYTES, _available_bytes(device)
+    if needed > available:
+        raise ConfigError(
+            f"the model needs {needed / GIB:.2f} GiB on {device.type} (weights {weights / GIB:.2f}, "
+            f"KV cache {cache / GIB:.2f}), {available / GIB:.2f} GiB available; "
+            "lower kv_cache_gib or kv_cache_tokens, or take a smaller model or dtype"
+        )
+
+
+def _tensor_shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every stored tensor, from the files' headers."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                    yield name, tuple(tensors.get_slice(name).get_shape())
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file} is not a readable safetensors file: {error}") from error
+
+
+def _is_kept(name: str, layers: int | None) -> bool:
+    """Whether a model cut to its first layers has this tensor."""
+    _, is_layer, rest = name.partition(".layers.")
+    return layers is None or not is_layer or int(rest.partition(".")[0]) < layers
+
+
+def _available_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fleet.errors import ConfigError
+from replicas import memory_check
+from replicas.memory_check import check_memory
+from tests.tiny_models import tiny_model_folder
+
+CPU = torch.device("cpu")
+
+
+def test_too_little_memory_is_said_before_loading(tmp_path: Path) -> None:
+    folder = tiny_model_folder(tmp_path / "model")
+    check_memory(folder, dtype="float32", kv_tokens=1000, device=CPU)
+    with pytest.raises(ConfigError, match=r"needs .* GiB on cpu .* GiB available; lower kv_cache_gib"):
+        check_memory(folder, dtype="float32", kv_tokens=10**12, device=CPU)
+
+
+def test_the_estimate_counts_only_the_layers_that_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_model_folder(tmp_path / "model")
+    weights = sum(tensor.numel() * 4 for tensor in load_tensors(folder).values())
+    monkeypatch.setattr(memory_check, "WORKING_BYTES", 0)
+    monkeypatch.setattr(memory_check, "_available_bytes", lambda device: weights - 1)
+    check_memory(folder, dtype="float32", kv_tokens=1, device=CPU, layers=1)
+    with pytest.raises(ConfigError):
+        check_memory(folder, dtype="float32", kv_tokens=1, device=CPU)
+
+
+def load_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
