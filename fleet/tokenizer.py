@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer as Backend
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from fleet.errors import BadRequest, ConfigError
 from fleet.token_bytes import TokenBytes
@@ -51,7 +51,7 @@ class Tokenizer:
         if not folder.is_dir():
             raise ConfigError(f"no tokenizer: {folder} is not a folder")
         try:
-            hugging_face = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            hugging_face = _hugging_face(folder)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
             first_line = str(error).strip().partition("\n")[0]
             raise ConfigError(f"no usable tokenizer in {folder}: {type(error).__name__}: {first_line}") from error
@@ -143,6 +143,21 @@ class IncrementalDecoder:
             self._drops_space = False
             return text.removeprefix(" ")
         return text
+
+
+def _hugging_face(folder: Path) -> Any:
+    """The tokenizer as `transformers` reads it."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        # Here, because it imports torch and every tokenizer class: seconds of each start.
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        Backend.from_file(str(file))
+    except Exception as error:  # the library has no other type for a file that it cannot read
+        raise ValueError(f"{file.name}: {error}") from error
+    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 
 
 def _eos_token_ids(folder: Path) -> set[int]:
