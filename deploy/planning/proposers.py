@@ -1,0 +1,177 @@
+"""What does a proposer add to the target: weights, cache, and the time of its passes?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from deploy.planning.acceptance import Acceptance, parse_acceptance
+from deploy.planning.architecture import Architecture, Extras
+from deploy.planning.config_file import find_architecture
+from deploy.planning.kv_cache import NO_CACHE, KvCache, kv_cache
+from deploy.planning.roofline import DRAFT_OVERHEAD_SECONDS, PassCost, attention_flops, model_cost
+from deploy.planning.weights import count_parameters, weight_bytes
+from fleet.errors import ConfigError
+
+HEAD_BYTES = 2.0
+"""Heads stay in 16 bits beside a quantised target."""
+EAGLE3_DRAFT_VOCABULARY = 32000
+EAGLE3_TAPS = 3
+KV_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerSpec:
+    """A proposer as asked for: METHOD[:MODEL][,k=4][,acceptance=0.75][,on=own][,ahead=0.6]."""
+
+    method: str
+    model: str | None
+    draft_length: int
+    acceptance: Acceptance | None
+    is_on_own_gpu: bool = False
+    hit_rate: float = 0.0
+    """Share of rounds whose drafts were made while the target verified."""
+
+    @property
+    def label(self) -> str:
+        return self.method if self.model is None else f"{self.method}:{self.model.rstrip('/').rsplit('/', 1)[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposer:
+    """What a proposer costs. Sizes are of the whole proposer, not yet divided over GPUs."""
+
+    spec: ProposerSpec
+    parameters: int
+    weight_bytes: float
+    cache: KvCache
+    cost: PassCost | None
+    """Of one pass, None where proposing costs no model pass."""
+    is_one_pass: bool
+    """One pass drafts all positions (Medusa); otherwise each position takes a pass."""
+
+    def passes(self, length: int) -> int:
+        """Passes that draft so many tokens."""
+        return min(length, 1) if self.is_one_pass else length
+
+
+def parse_proposer(text: str, *, draft_length: int, acceptance: Acceptance | None) -> ProposerSpec:
+    """A `ProposerSpec` with the given defaults. Raises ConfigError that shows how to write it."""
+    head, *settings = (part.strip() for part in text.split(","))
+    method, _, model = head.partition(":")
+    if method not in _BUILDERS:
+        raise ConfigError(f"proposer '{text}': method '{method}' is not known; known: {', '.join(_BUILDERS)}")
+    if (method == "draft_model") != bool(model):
+        rule = "needs its model: draft_model:MODEL" if method == "draft_model" else f"takes no model, write '{method}'"
+        raise ConfigError(f"proposer '{text}': {rule}")
+    spec = ProposerSpec(method, model or None, draft_length, acceptance)
+    for setting in settings:
+        spec = _with(spec, setting, text)
+    return spec
+
+
+def build_proposer(spec: ProposerSpec, target: Architecture, tensor_parallel: int) -> Proposer:
+    """The proposer's sizes beside this target. Raises ConfigError where its model is not known."""
+    split = 1 if spec.is_on_own_gpu else tensor_parallel
+    return _BUILDERS[spec.method](spec, target, split)
+
+
+def _with(spec: ProposerSpec, setting: str, text: str) -> ProposerSpec:
+    key, _, value = setting.partition("=")
+    if key == "k" and value.isdecimal() and 1 <= int(value) <= 32:
+        return replace(spec, draft_length=int(value))
+    if key == "acceptance":
+        return replace(spec, acceptance=parse_acceptance(value))
+    if key == "on" and value in ("own", "same"):
+        return replace(spec, is_on_own_gpu=value == "own")
+    if key == "ahead" and (rate := _fraction(value)) is not None:
+        return replace(spec, hit_rate=rate)
+    raise ConfigError(
+        f"proposer '{text}': '{setting}' is not understood; write k=1..32, acceptance=0.75, on=own|same or ahead=0..1"
+    )
+
+
+def _fraction(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 1.0 else None
+
+
+def _lookup(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+    """Looks tokens up in the text itself: no weights, no pass."""
+    return Proposer(spec, 0, 0.0, NO_CACHE, None, is_one_pass=True)
+
+
+def _draft_model(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+    model = find_architecture(str(spec.model))
+    number_format = model.stored_format
+    cache = kv_cache(model, KV_BYTES, split)
+    cost = model_cost(model, number_format, cache, split, DRAFT_OVERHEAD_SECONDS)
+    parameters = count_parameters(model).total
+    return Proposer(spec, parameters, weight_bytes(model, number_format), cache, cost, is_one_pass=False)
+
+
+def _eagle(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+    """EAGLE-1/2 (arXiv:2401.15077): fc [h, 2h] and one layer of the target's shape; embedding and head are its own."""
+    layer = _one_layer(target)
+    own = target.hidden * 2 * target.hidden + _layer_parameters(layer)
+    return _head_proposer(spec, layer, own, own + target.vocabulary * target.hidden, split)
+
+
+def _eagle3(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+    """EAGLE-3 (arXiv:2503.01840): fc [h, 3h], one layer whose attention reads [embedding, hidden], an own small head."""
+    layer = _one_layer(target)
+    wider = target.hidden * layer.head_dim * (layer.heads + 2 * layer.kv_heads)
+    head = min(EAGLE3_DRAFT_VOCABULARY, target.vocabulary) * target.hidden
+    own = target.hidden * EAGLE3_TAPS * target.hidden + _layer_parameters(layer) + wider + head
+    return _head_proposer(spec, layer, own, own, split)
+
+
+def _medusa(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+    """Medusa-1 (arXiv:2401.10774): one head for each drafted position, h² + h·V weights, no cache."""
+    own = spec.draft_length * (target.hidden**2 + target.hidden + target.hidden * target.vocabulary)
+    cost = PassCost(HEAD_BYTES * own / split, 2.0 * own / split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
+    return Proposer(spec, own, HEAD_BYTES * own, NO_CACHE, cost, is_one_pass=True)
+
+
+def _head_proposer(spec: ProposerSpec, layer: Architecture, own: int, read: int, split: int) -> Proposer:
+    """A one-layer head with `own` parameters of which a pass reads `read`, the target's head included where used."""
+    cache = kv_cache(layer, KV_BYTES, split)
+    cost = PassCost(
+        fixed_bytes=HEAD_BYTES * read / split,
+        flops_per_token=2.0 * read / split,
+        cache=cache,
+        attention_flops=attention_flops(layer) / split,
+        overhead_seconds=DRAFT_OVERHEAD_SECONDS,
+    )
+    return Proposer(spec, own, HEAD_BYTES * own, cache, cost, is_one_pass=False)
+
+
+def _one_layer(target: Architecture) -> Architecture:
+    """The Llama layer that published heads have, at the target's sizes. Its attention is grouped even beside MLA."""
+    return replace(
+        target,
+        layers=1,
+        windows=(None,),
+        extras=Extras(),
+        latent=None,
+        experts=None,
+        head_dim=target.hidden // target.heads if target.latent else target.head_dim,
+    )
+
+
+def _layer_parameters(layer: Architecture) -> int:
+    parameters = count_parameters(layer)
+    return parameters.attention + parameters.dense + parameters.norms
+
+
+_BUILDERS: Mapping[str, Callable[[ProposerSpec, Architecture, int], Proposer]] = {
+    "draft_model": _draft_model,
+    "eagle": _eagle,
+    "eagle3": _eagle3,
+    "medusa": _medusa,
+    "ngram": _lookup,
+    "suffix": _lookup,
+}
