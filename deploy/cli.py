@@ -22,6 +22,7 @@ from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_sta
 from deploy.lint import lint_fleet, require_clean
 from deploy.manifest import render_manifest
 from deploy.output import Format, Output, console, print_json
+from deploy.planning.command import plan_command
 from deploy.render import fleet_view, starting_view
 from fleet.config import FleetConfig, load_fleet_config, load_yaml, state_folder
 from fleet.errors import FleetError
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(canary_cli.app, name="canary")
 app.command(name="load")(load_command)
+app.command(name="plan")(plan_command)
 
 ConfigFile = Annotated[Path, typer.Option("-f", "--file", help="The fleet's config.", exists=True, dir_okay=False)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fleet.errors import ConfigError
 
@@ -47,7 +48,7 @@ def parse_acceptance(text: str) -> Acceptance:
         raise ConfigError(f"acceptance '{text}' must lie between 0 and 1")
     if len(rates) == 1:
         return Acceptance(rate=rates[0])
-    if any(later > earlier for earlier, later in zip(rates, rates[1:], strict=False)):
+    if any(later > earlier for earlier, later in pairwise(rates)):
         raise ConfigError(f"acceptance '{text}': a position is reached only through the one before, so rates must fall")
     return Acceptance(per_position=rates)
 

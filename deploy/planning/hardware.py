@@ -65,8 +65,10 @@ def choose_gpu(options: GpuOptions) -> Gpu:
             hint = f"; did you mean '{names[near[0]]}'?" if near else ""
             raise ConfigError(f"GPU '{options.name}' is not known{hint} (known: {', '.join(known)})")
         facts = known[names[key]]
-    memory = _size(options.memory, "--gpu-memory") if options.memory else facts.get("memory_gib", 0.0) * GIB
-    bandwidth = _size(options.bandwidth, "--bandwidth") if options.bandwidth else facts.get("bandwidth_tb_s", 0.0) * 1e12
+    memory = parse_size(options.memory, "--gpu-memory") if options.memory else int(facts.get("memory_gib", 0.0) * GIB)
+    bandwidth = (
+        parse_size(options.bandwidth, "--bandwidth") if options.bandwidth else facts.get("bandwidth_tb_s", 0.0) * 1e12
+    )
     flops = 1e12 * (options.tflops if options.tflops is not None else facts.get("bf16_tflops", 0.0))
     for value, option in ((memory, "--gpu-memory"), (bandwidth, "--bandwidth"), (flops, "--tflops")):
         if value <= 0:
@@ -75,11 +77,7 @@ def choose_gpu(options: GpuOptions) -> Gpu:
 
 
 def parse_size(text: str, option: str) -> float:
-    """Bytes in a text like 80GiB or 2GB. Raises ConfigError naming the option."""
-    return _size(text, option)
-
-
-def _size(text: str, option: str) -> float:
+    """Bytes in a text like 80GiB or 3.35TB/s. Raises ConfigError naming the option."""
     try:
         return float(TypeAdapter(ByteSize).validate_python(text.strip().removesuffix("/s")))
     except ValidationError as error:

@@ -49,9 +49,7 @@ class MemoryPlan:
 
         N = ⌊cache / (KV(S) + (k + 1)·(kv_target + kv_draft))⌋.
         """
-        lookahead = (self.draft_length + 1) * (
-            self.target_cache.bytes_per_token + self.proposer_cache.bytes_per_token
-        )
+        lookahead = (self.draft_length + 1) * (self.target_cache.bytes_per_token + self.proposer_cache.bytes_per_token)
         return max(0, int(self.cache / (self._sequence_bytes(context) + lookahead)))
 
     def _sequence_bytes(self, context: int) -> float:

@@ -121,7 +121,7 @@ def _eagle(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
 
 
 def _eagle3(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
-    """EAGLE-3 (arXiv:2503.01840): fc [h, 3h], one layer whose attention reads [embedding, hidden], an own small head."""
+    """EAGLE-3 (arXiv:2503.01840): fc [h, 3h], one layer whose attention reads 2h (embedding, hidden), a small head."""
     layer = _one_layer(target)
     wider = target.hidden * layer.head_dim * (layer.heads + 2 * layer.kv_heads)
     head = min(EAGLE3_DRAFT_VOCABULARY, target.vocabulary) * target.hidden

@@ -93,4 +93,3 @@ def attention_flops(model: Architecture) -> float:
     if model.latent is not None:
         return 2.0 * model.heads * (2 * model.latent.kv_rank + model.latent.rope_dim)
     return 4.0 * model.heads * model.head_dim
-

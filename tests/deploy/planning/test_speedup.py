@@ -60,7 +60,9 @@ def test_a_round_trip_costs_what_the_reference_says(milliseconds: int, row: tupl
 
 def test_four_milliseconds_to_a_separate_draft_agree_with_the_reference() -> None:
     pair = pairing(DRAFT_1B, 0.75, 0.004)
-    assert [speed_up(pair, Load(batch, 512), 4) for batch in (1, 16, 64)] == pytest.approx((1.17, 1.19, 0.98), abs=0.008)
+    assert [speed_up(pair, Load(batch, 512), 4) for batch in (1, 16, 64)] == pytest.approx(
+        (1.17, 1.19, 0.98), abs=0.008
+    )
 
 
 @pytest.mark.parametrize(("text", "rate"), [("eagle3", 0.75), (DRAFT_1B, 0.75), ("eagle3,k=3", 0.6)])
