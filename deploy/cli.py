@@ -17,6 +17,7 @@ from rich.text import Text
 
 from deploy import canary_cli, local_fleet
 from deploy.bench.load import load_command
+from deploy.check_cli import check_command
 from deploy.connection import Token, Url, connect
 from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(canary_cli.app, name="canary")
 app.command(name="load")(load_command)
+app.command(name="check")(check_command)
 app.command(name="plan")(plan_command)
 
 ConfigFile = Annotated[Path, typer.Option("-f", "--file", help="The fleet's config.", exists=True, dir_okay=False)]

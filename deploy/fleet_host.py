@@ -91,7 +91,10 @@ class FleetHost:
 
     def _resolve(self) -> FleetConfig:
         """The config with every model in a local folder, so that the fleet's processes only have to read it."""
-        from replicas.model_store import resolve_model  # torch is imported while Ray starts
+        from replicas.compatibility.check import require_paths  # torch is imported while Ray starts
+        from replicas.model_store import resolve_model
+
+        require_paths(self._config, self._note)
 
         def resolve(model: ModelConfig) -> str:
             return str(resolve_model(model, self._note))

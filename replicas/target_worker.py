@@ -17,6 +17,7 @@ from fleet.clock import Clock, SystemClock
 from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig, explain
 from fleet.errors import ConfigError
 from fleet.traffic import ReplicaReport
+from replicas.compatibility.check import pair_of, require_pair
 from replicas.drill import DrilledSteps
 from replicas.engine.loop import Engine, EngineStats
 from replicas.engine.sampling import Sampler
@@ -124,6 +125,8 @@ class TargetWorker:
 async def _start_proposing(settings: WorkerSettings, target: TargetModel, clock: Clock) -> Proposing | None:
     if settings.speculative is None:
         return None
+    pair = pair_of(settings.model, settings.speculative)
+    await asyncio.to_thread(require_pair, pair, logger.info, target.tokenizer)
     if settings.speculative.method == "ngram":
         return prompt_lookup(settings.speculative, settings.drill, target)
     return await remote_draft(settings.speculative, settings.host, settings.model, target, clock)

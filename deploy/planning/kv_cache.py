@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from deploy.planning.architecture import Architecture
@@ -13,17 +14,21 @@ class KvCache:
 
     bytes_per_layer: float
     """Of one token, on one GPU."""
-    windows: tuple[int | None, ...]
-    """For each layer the tokens it keeps, None for all."""
+    windows: tuple[tuple[int | None, int], ...]
+    """Tokens that a layer keeps, None for all, and how many layers do so."""
 
     @property
     def bytes_per_token(self) -> float:
         """Of one token in all layers, while no window is full."""
-        return self.bytes_per_layer * len(self.windows)
+        return self.bytes_per_layer * sum(layers for _, layers in self.windows)
 
     def sequence_bytes(self, tokens: int) -> float:
-        """Of one sequence so long; a layer with a window keeps no more than that."""
-        return self.bytes_per_layer * sum(min(tokens, window or tokens) for window in self.windows)
+        """Of one sequence so long."""
+        return self.bytes_per_layer * self.kept_tokens(tokens)
+
+    def kept_tokens(self, tokens: int) -> int:
+        """Summed over the layers; a layer with a window keeps no more than that."""
+        return sum(layers * min(tokens, window or tokens) for window, layers in self.windows)
 
 
 NO_CACHE = KvCache(0.0, ())
@@ -39,4 +44,4 @@ def kv_cache(model: Architecture, element_bytes: float, tensor_parallel: int = 1
         elements = float(model.latent.kv_rank + model.latent.rope_dim)
     else:
         elements = 2.0 * max(1.0, model.kv_heads / tensor_parallel) * model.head_dim
-    return KvCache(elements * element_bytes, model.windows)
+    return KvCache(elements * element_bytes, tuple(Counter(model.windows).items()))

@@ -1,0 +1,167 @@
+"""What do a checkpoint's files say about it? Configs, and names and shapes of tensors; no weight is read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from fleet.config import explain
+from fleet.errors import ConfigError
+
+PICKLED = (".bin", ".pt", ".pth")
+Shape = tuple[int, ...]
+Size = Annotated[int, Field(ge=1)]
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+class StoredModel(BaseModel):
+    """A target's or a draft model's config.json, as far as a pair depends on it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    hidden_size: Size
+    num_hidden_layers: Size
+    vocab_size: Size
+    max_position_embeddings: Size
+
+
+class EagleConfig(BaseModel):
+    """The section that some EAGLE-3 files keep their layer numbers in."""
+
+    model_config = ConfigDict(frozen=True)
+
+    eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = None
+
+
+class Verifier(BaseModel):
+    """The speculators library's word for the target."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name_or_path: str | None = None
+
+
+class SpeculatorsConfig(BaseModel):
+    """The section in which the speculators library says what a head is for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    verifier: Verifier | None = None
+
+
+class StoredHead(BaseModel):
+    """A head's config.json in any of the published layouts; the layer's own section is laid over the top level."""
+
+    model_config = ConfigDict(frozen=True)
+
+    hidden_size: Size | None = None
+    intermediate_size: Size | None = None
+    num_attention_heads: Size | None = None
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    num_hidden_layers: int = 1
+    vocab_size: Size | None = None
+    draft_vocab_size: Size | None = None
+    target_hidden_size: Size | None = None
+    max_position_embeddings: Size | None = None
+    bias: bool | None = Field(None, description="Whether EAGLE's fc has a bias; absent says nothing.")
+    eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = None
+    eagle_config: EagleConfig | None = None
+    speculators_model_type: str | None = None
+    base_model_name_or_path: str | None = None
+    speculators_config: SpeculatorsConfig | None = None
+
+    @property
+    def made_for(self) -> str | None:
+        """The target that the head was trained for, where its config names one."""
+        if self.speculators_config is not None and self.speculators_config.verifier is not None:
+            return self.speculators_config.verifier.name_or_path
+        return self.base_model_name_or_path
+
+    @property
+    def tap_ids(self) -> tuple[int, ...] | None:
+        """Layers whose input an EAGLE-3 head reads, where the config says so."""
+        if self.eagle_aux_hidden_state_layer_ids is not None:
+            return self.eagle_aux_hidden_state_layer_ids
+        return self.eagle_config.eagle_aux_hidden_state_layer_ids if self.eagle_config else None
+
+
+def read_model(folder: Path) -> StoredModel:
+    """The model in a folder, of a multimodal one the language part. Raises ConfigError."""
+    values = read_config(folder)
+    return _validated(StoredModel, values.get("text_config", values), folder)
+
+
+def read_head(folder: Path) -> StoredHead:
+    """The head in a folder. Raises ConfigError."""
+    values = read_config(folder)
+    layer = values.get("transformer_layer_config")
+    merged = values | (layer if isinstance(layer, dict) else {})
+    return _validated(StoredHead, merged, folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json. Raises ConfigError."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{folder} holds no checkpoint: cannot read its config.json: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping")
+    return values
+
+
+def read_shapes(folder: Path) -> dict[str, Shape]:
+    """Every tensor's shape by name: from the headers of .safetensors files, else of pickled ones, run without code.
+
+    Raises ConfigError where there is no such file or one cannot be read.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    files = files or sorted(file for file in folder.iterdir() if file.suffix in PICKLED)
+    if not files:
+        raise ConfigError(f"{folder} holds no tensors: no .safetensors, .bin or .pt file")
+    shapes: dict[str, Shape] = {}
+    for file in files:
+        shapes.update(_safetensors(file) if file.suffix == ".safetensors" else _pickled(file))
+    return shapes
+
+
+def _safetensors(file: Path) -> Iterator[tuple[str, Shape]]:
+    try:
+        with safe_open(file, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                yield name, tuple(tensors.get_slice(name).get_shape())
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{file} is not a readable safetensors file: {error}") from error
+
+
+def _pickled(file: Path) -> Iterator[tuple[str, Shape]]:
+    import torch  # seconds to import, and most checkpoints need it not
+
+    try:
+        # On the meta device nothing but shapes comes into memory.
+        content = torch.load(file, map_location="meta", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{file} cannot be read as tensors: {reason}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} does not hold tensors by name")
+    for name, value in content.items():
+        if isinstance(value, torch.Tensor):
+            yield str(name), tuple(value.shape)
+
+
+def _validated(kind: type[AnyModel], values: Mapping[str, Any], folder: Path) -> AnyModel:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{folder / 'config.json'}: {explain(error)}") from error
