@@ -89,15 +89,17 @@ def _template(theirs: Tokenizer, own: Tokenizer) -> Finding:
 
     What a template puts before them, such as a date or a default system prompt, may differ.
     """
-    ours, drafts = _conversation(theirs), _conversation(own)
-    shown = tuple("none" if text is None else f"{len(text)} characters" for text in (ours, drafts))
-    if drafts is None or ours is None:
-        return Finding("chat template", *shown, note="the router writes prompts with the target's alone")
-    if _turns(ours) != _turns(drafts):
-        problem = "they write the turns of a conversation differently"
-        return Finding("chat template", *shown, problem=problem, remedy=SAME_FORMAT)
-    note = None if ours == drafts else "equal turns, different words before the first"
-    return Finding("chat template", *shown, note=note)
+    target, draft = _conversation(theirs), _conversation(own)
+    shown = ("chat template", _length(target), _length(draft))
+    if target is None or draft is None:
+        return Finding(*shown, None, None, "the router writes prompts with the target's alone")
+    if _turns(target) != _turns(draft):
+        return Finding(*shown, "they write the turns of a conversation differently", SAME_FORMAT)
+    return Finding(*shown, None, None, None if target == draft else "equal turns, different words before the first")
+
+
+def _length(conversation: str | None) -> str:
+    return "none" if conversation is None else f"{len(conversation)} characters"
 
 
 def _conversation(tokenizer: Tokenizer) -> str | None:
