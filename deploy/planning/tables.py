@@ -33,6 +33,8 @@ def _facts(plan: Plan) -> Iterator[str]:
         f"{plan.tensor_parallel} × {plan.gpu}: {plan.baseline.usable / GIB:.1f} GiB usable each; a 16-bit model "
         f"verifies for free up to about {plan.free_tokens:.0f} tokens in flight"
     )
+    if plan.tensor_parallel > 1:
+        yield "communication between GPUs is not reckoned with: it slows verification more than plain steps"
 
 
 def _memory_table(plan: Plan) -> Table:

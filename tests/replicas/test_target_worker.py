@@ -229,6 +229,14 @@ async def test_a_context_beyond_the_model_is_refused_in_one_line(folder: Path) -
         await TargetWorker.start(settings(folder, model=model))
 
 
+async def test_a_wrong_pair_is_refused_before_it_serves(folder: Path, loaded: None, tmp_path: Path) -> None:
+    draft = tiny_model_folder(tmp_path / "draft")
+    (draft / "chat_template.jinja").write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    speculative = SpeculativeConfig(method="draft_model", model=str(draft))
+    with pytest.raises(ConfigError, match=r"cannot propose for .*: chat template: they write the turns .* differently"):
+        await TargetWorker.start(settings(folder, speculative=speculative))
+
+
 @pytest.mark.slow
 async def test_the_worker_runs_as_a_process_that_prints_its_addresses(folder: Path) -> None:
     engine = ENGINE.model_dump(mode="json")
