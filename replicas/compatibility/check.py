@@ -75,7 +75,8 @@ def require_paths(config: FleetConfig, progress: Callable[[str], None]) -> None:
 
 
 def _compare(pair: Pair, target: Path, proposer: Path, tokenizer: Tokenizer | None) -> Iterator[Finding]:
-    kind = recognise(read_shapes(proposer))
+    shapes = read_shapes(proposer)
+    kind = recognise(shapes)
     method = _method(pair, proposer, kind)
     yield method
     if not method.is_ok or kind is None:
@@ -89,7 +90,7 @@ def _compare(pair: Pair, target: Path, proposer: Path, tokenizer: Tokenizer | No
         )
         yield from compare_models(*models, pair.draft_length, pair.target.max_model_len)
         return
-    head = HeadFiles(kind, read_head(proposer), read_shapes(proposer))
+    head = HeadFiles(kind, read_head(proposer), shapes)
     yield from compare_head(read_model(target), head, pair.draft_length)
     if (proposer / "tokenizer.json").is_file():
         yield from compare_tokenizers(pair.target.model, theirs, str(pair.model), Tokenizer.load(proposer))

@@ -10,6 +10,7 @@ from replicas.compatibility.layout import (
     Kind,
     expected_eagle,
     expected_eagle3,
+    expected_medusa,
     medusa_shape,
     misfits,
 )
@@ -42,8 +43,10 @@ def compare_head(target: StoredModel, head: HeadFiles, draft_length: int) -> Ite
 def _compare_medusa(target: StoredModel, head: HeadFiles, draft_length: int) -> Iterator[Finding]:
     sizes = medusa_shape(head.shapes)
     yield _sizes("hidden size", target.hidden_size, sizes.hidden)
+    yield _tensors(head, expected_medusa(head.shapes))
     if sizes.vocabulary is None:
-        yield Finding("tensors", "", "no output layer", problem="its heads have no output layer", remedy=BROKEN_FILE)
+        problem = "its heads have no output layer"
+        yield Finding("vocabulary", f"{target.vocab_size}", "none", problem=problem, remedy=BROKEN_FILE)
     elif sizes.is_truncated:
         yield Finding("vocabulary", f"{target.vocab_size}", f"{sizes.vocabulary} rows", note="cut to its token_map")
     else:
@@ -67,7 +70,7 @@ def _compare_eagle(target: StoredModel, head: HeadFiles) -> Iterator[Finding]:
     if head.kind is Kind.EAGLE3:
         yield _draft_vocabulary(target, head)
         yield _taps(target, config)
-    yield _tensors(target, head)
+    yield _tensors(head, _expected(target, head))
     yield _layers(config)
     yield _context(target, config)
 
@@ -108,14 +111,16 @@ def _taps(target: StoredModel, config: StoredHead) -> Finding:
     return Finding("tapped layers", f"{layers} layers", shown, problem=problem, remedy=OTHER_TARGET)
 
 
-def _tensors(target: StoredModel, head: HeadFiles) -> Finding:
-    config = head.config
+def _expected(target: StoredModel, head: HeadFiles) -> dict[str, Shape]:
     if head.kind is Kind.EAGLE3:
-        expected = expected_eagle3(config, head.shapes, target.hidden_size)
-    else:
-        expected = expected_eagle(config)
-        if config.bias:
-            expected["fc.bias"] = (config.hidden_size or 0,)
+        return expected_eagle3(head.config, head.shapes, target.hidden_size)
+    expected = expected_eagle(head.config)
+    if head.config.bias:
+        expected["fc.bias"] = (head.config.hidden_size or 0,)
+    return expected
+
+
+def _tensors(head: HeadFiles, expected: Mapping[str, Shape]) -> Finding:
     wrong = misfits(expected, head.shapes)
     if not wrong:
         note = "fc has a bias" if "fc.bias" in head.shapes else None

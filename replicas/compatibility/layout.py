@@ -51,18 +51,43 @@ def recognise(shapes: Mapping[str, Shape]) -> Kind | None:
 
 def medusa_shape(shapes: Mapping[str, Shape]) -> MedusaShape:
     """Sizes of the heads in a file that `recognise` calls Medusa."""
-    blocks: dict[int, dict[int, str]] = {}
-    for name in shapes:
-        if found := MEDUSA_BLOCK.match(name) or CONVERTED_BLOCK.match(name):
-            blocks.setdefault(int(found[1]), {})[int(found[2])] = name
-    first = blocks[min(blocks)]
-    block = first[min(first)]
-    if block.startswith("blocks."):
-        outputs = ["lm_heads.0.weight", "lm_head.weight"]
-    else:
-        outputs = [f"{block.partition('0.')[0]}0.{len(first)}.weight"]
-    rows = next((shapes[name][0] for name in outputs if name in shapes), None)
-    return MedusaShape(len(blocks), shapes[block][-1], rows, "token_map" in shapes)
+    blocks = _medusa_blocks(shapes)
+    first = shapes[blocks[min(blocks)][0]]
+    rows = next((shapes[name][0] for name in _medusa_outputs(shapes) if name in shapes), None)
+    return MedusaShape(len(blocks), first[-1], rows, "token_map" in shapes)
+
+
+def expected_medusa(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Tensors of Medusa heads (arXiv:2401.10774): as many alike as the file begins, each x + SiLU(Wx + b), then rows.
+
+    Output layers need not be one for each head: vLLM's layout may share the first.
+    """
+    blocks, sizes = _medusa_blocks(shapes), medusa_shape(shapes)
+    square = (sizes.hidden, sizes.hidden)
+    expected = {name: square for names in blocks.values() for name in names}
+    if sizes.vocabulary is not None:
+        expected |= dict.fromkeys(_medusa_outputs(shapes), (sizes.vocabulary, sizes.hidden))
+    return expected
+
+
+def _medusa_blocks(shapes: Mapping[str, Shape]) -> dict[int, list[str]]:
+    """Names of each head's residual layers, in order."""
+    found = [(match, name) for name in shapes if (match := MEDUSA_BLOCK.match(name) or CONVERTED_BLOCK.match(name))]
+    blocks: dict[int, list[str]] = {}
+    for match, name in sorted(found, key=lambda item: (int(item[0][1]), int(item[0][2]))):
+        blocks.setdefault(int(match[1]), []).append(name)
+    return blocks
+
+
+def _medusa_outputs(shapes: Mapping[str, Shape]) -> list[str]:
+    """Names of the layers that give the heads' logits."""
+    blocks = _medusa_blocks(shapes)
+    if CONVERTED_BLOCK.match(next(iter(blocks.values()))[0]):
+        shared = [name for name in ("lm_head.weight",) if name in shapes]
+        own = [name for name in shapes if name.startswith("lm_heads.")]
+        return shared or (own if len(own) == 1 else [f"lm_heads.{head}.weight" for head in blocks])
+    prefix = next(iter(blocks.values()))[0].partition(f"{min(blocks)}.")[0]
+    return [f"{prefix}{head}.{len(names)}.weight" for head, names in blocks.items()]
 
 
 def expected_eagle(head: StoredHead) -> dict[str, Shape]:
@@ -94,7 +119,7 @@ def misfits(expected: Mapping[str, Shape], shapes: Mapping[str, Shape]) -> list[
     wrong = [f"no '{name}'" for name in expected if name not in shapes]
     for name, shape in expected.items():
         if name in shapes and shapes[name] != shape:
-            wrong.append(f"'{name}' is {list(shapes[name])} where its config says {list(shape)}")
+            wrong.append(f"'{name}' is {list(shapes[name])} where {list(shape)} is expected")
     return wrong
 
 

@@ -125,7 +125,7 @@ def test_a_tensor_that_is_missing_or_misshapen_is_named(tmp_path: Path, name: st
     assert refused(missing) == {"tensors": f"no '{name}'"}
     wrong = p.eagle3() | {name: (7,)}
     misshapen = compare(p.write_head(tmp_path / "wrong", wrong, p.EAGLE3_CONFIG))
-    assert f"'{name}' is [7] where its config says" in refused(misshapen)["tensors"]
+    assert f"'{name}' is [7] where" in refused(misshapen)["tensors"]
 
 
 def test_a_config_that_promises_a_bias_must_be_kept_and_one_that_is_silent_need_not(tmp_path: Path) -> None:
@@ -148,8 +148,33 @@ def test_medusa_heads_are_counted_in_the_file(tmp_path: Path) -> None:
 def test_medusa_heads_without_an_output_are_refused(tmp_path: Path) -> None:
     trunks = {name: shape for name, shape in p.medusa().items() if ".linear." in name}
     assert refused(compare(p.write_head(tmp_path / "head", trunks, p.MEDUSA_CONFIG))) == {
-        "tensors": "its heads have no output layer"
+        "vocabulary": "its heads have no output layer"
     }
+
+
+@pytest.mark.parametrize(
+    ("heads", "name", "shape", "problem"),
+    [
+        (p.medusa(), "3.1.weight", None, "no '3.1.weight'"),
+        (p.medusa(), "3.1.weight", (7, p.HIDDEN), "'3.1.weight' is [7, 32] where [400, 32] is expected"),
+        (p.medusa(), "2.0.linear.weight", (8, 8), "'2.0.linear.weight' is [8, 8]"),
+        (p.converted_medusa(), "lm_heads.1.weight", None, "no 'lm_heads.1.weight'"),
+    ],
+)
+def test_a_medusa_head_unlike_the_first_is_named(
+    tmp_path: Path, heads: p.Shapes, name: str, shape: tuple[int, ...] | None, problem: str
+) -> None:
+    del heads[name]
+    changed = heads | ({name: shape} if shape else {})
+    findings = compare(p.write_head(tmp_path / "head", changed, p.MEDUSA_CONFIG))
+    assert problem in refused(findings)["tensors"]
+
+
+def test_converted_heads_may_share_one_output_layer(tmp_path: Path) -> None:
+    shared = {name: shape for name, shape in p.converted_medusa().items() if not name.startswith("lm_heads.")}
+    for name in ("lm_head.weight", "lm_heads.0.weight"):
+        folder = p.write_head(tmp_path / name, shared | {name: (p.DRAFTED, p.HIDDEN)}, {"original_lm_head": True})
+        assert refused(compare(folder)) == {}
 
 
 def test_a_shorter_context_is_fine_and_said(tmp_path: Path) -> None:
