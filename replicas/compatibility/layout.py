@@ -64,7 +64,7 @@ def expected_medusa(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """
     blocks, sizes = _medusa_blocks(shapes), medusa_shape(shapes)
     square = (sizes.hidden, sizes.hidden)
-    expected = {name: square for names in blocks.values() for name in names}
+    expected: dict[str, Shape] = {name: square for names in blocks.values() for name in names}
     if sizes.vocabulary is not None:
         expected |= dict.fromkeys(_medusa_outputs(shapes), (sizes.vocabulary, sizes.hidden))
     return expected
