@@ -14,7 +14,7 @@ from replicas.compatibility.findings import Finding, PairReport, refusal
 from replicas.compatibility.heads import HeadFiles, compare_head
 from replicas.compatibility.layout import Kind, recognise
 from replicas.compatibility.stored import read_config, read_head, read_model, read_shapes
-from replicas.engine.model import load_config
+from replicas.engine.decoder_config import load_config
 from replicas.model_store import resolve_model
 
 LOOKUPS = ("ngram", "suffix")

@@ -108,7 +108,8 @@ def test_the_plan_is_what_the_engine_allocates(tmp_path: Path, family: str) -> N
     """Weights as they lie on disk, and the engine's own figure for a cached token."""
     from safetensors import safe_open
 
-    from replicas.engine.model import kv_bytes_per_token, load_config
+    from replicas.engine.decoder_config import load_config
+    from replicas.engine.model import kv_bytes_per_token
     from tests.tiny_models import family_configs, tiny_model_folder
 
     folder = tiny_model_folder(tmp_path / family, family_configs()[family])
