@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit check docs constraints bench-router bench-verify clean
+.PHONY: help setup run down test test-unit check docs constraints bench-engine bench-router bench-verify clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -43,6 +43,9 @@ check: setup  ## static: lint, format, types, import contracts, generated files
 
 docs: setup  ## regenerate every generated file: gRPC code, manifests, the rollout diagram
 	$(BIN)/python -m deploy.generated
+
+bench-engine: setup  ## speed of the engine alone, beside transformers
+	$(BIN)/python -m deploy.bench.engine_speed
 
 bench-router: setup  ## cost of the token path, beside plain handle streaming
 	$(BIN)/python -m deploy.bench.router_cost

@@ -1,0 +1,212 @@
+"""How fast is the engine alone, without router, Ray or speculation? Beside it `transformers`, taken in turns."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from deploy.bench.prompts import load_prompts
+from fleet.clock import SystemClock
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from fleet.generation import GenerationRequest, SamplingParams
+from fleet.tokenizer import Tokenizer
+from replicas.engine.linear import compute_dtype
+from replicas.engine.loop import Engine
+from replicas.engine.model import Forward, Model, Segment
+from replicas.engine.sampling import Draw, Sample, Sampler
+from replicas.engine.step import StepRunner
+from replicas.model_store import resolve_model
+from replicas.target_model import TargetModel, load_target
+
+OWNER = "bench"
+PROMPT_TOKENS = 40
+LONG_PROMPT_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Equal greedy requests that began together."""
+
+    sequences: int
+    prefill_seconds: float
+    """Until every sequence had its first token."""
+    decode_seconds: float
+    """For all tokens after the first."""
+    max_tokens: int
+    parts: tuple[float, float] = (0.0, 0.0)
+    """Of the decode: seconds in the forward pass and in the sampler."""
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second of all sequences together."""
+        return self.sequences * (self.max_tokens - 1) / self.decode_seconds
+
+
+Prompts = Sequence[tuple[int, ...]]
+Arm = Callable[[Prompts, int], Run]
+"""Greedy answers of exactly so many tokens."""
+
+
+class _TimedModel:
+    """A model that knows how long it ran."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.vocab_size, self.max_model_len, self.kv_tokens = model.vocab_size, model.max_model_len, model.kv_tokens
+        self.seconds = 0.0
+
+    def forward(self, segments: Sequence[Segment]) -> Forward:
+        began = time.perf_counter()
+        answer = self._model.forward(segments)
+        self.seconds += time.perf_counter() - began
+        return answer
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self._model.move(source, target, length)
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        self._model.keep(start, rows)
+
+
+class _TimedSampler(Sampler):
+    """A sampler that knows how long it ran."""
+
+    seconds = 0.0
+
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> list[Sample]:
+        began = time.perf_counter()
+        answer = super().sample(logits, draws)
+        self.seconds += time.perf_counter() - began
+        return answer
+
+
+class EngineArm:
+    """Our engine, stepped as its thread does."""
+
+    def __init__(self, target: TargetModel, config: EngineConfig) -> None:
+        self._model = _TimedModel(target.model)
+        self._sampler = _TimedSampler(target.vocab_size, target.tokenizer.eos_token_ids)
+        runner = StepRunner(self._model, self._sampler)
+        self._engine = Engine(
+            self._model, target.tokenizer, config, runner=runner, speculator=None, clock=SystemClock()
+        )
+
+    def __call__(self, prompts: Prompts, max_tokens: int) -> Run:
+        sampling = SamplingParams(seed=0, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+        for index, prompt in enumerate(prompts):
+            self._engine.submit(GenerationRequest(str(index), prompt, sampling), OWNER)
+        began = time.perf_counter()
+        waiting = {str(index) for index in range(len(prompts))}
+        while waiting:
+            waiting -= {output.request_id for output in self._engine.step().get(OWNER, [])}
+        started, before = time.perf_counter(), (self._model.seconds, self._sampler.seconds)
+        while self._engine.has_work:
+            self._engine.step()
+        ended = time.perf_counter()
+        parts = self._model.seconds - before[0], self._sampler.seconds - before[1]
+        return Run(len(prompts), started - began, ended - started, max_tokens, parts)
+
+
+class TransformersArm:
+    """`transformers` in eager mode, as its own documentation has it; the prompts are equally long."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        from transformers import AutoModelForCausalLM  # seconds to import, and only this arm needs it
+
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+
+    def __call__(self, prompts: Prompts, max_tokens: int) -> Run:
+        prefill = self._generate(prompts, 1)
+        whole = self._generate(prompts, max_tokens)
+        return Run(len(prompts), prefill, whole - prefill, max_tokens)
+
+    @torch.inference_mode()
+    def _generate(self, prompts: Prompts, tokens: int) -> float:
+        ids = torch.tensor(prompts)
+        began = time.perf_counter()
+        self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        return time.perf_counter() - began
+
+
+def cut_prompts(tokenizer: Tokenizer, count: int, length: int) -> list[tuple[int, ...]]:
+    """So many different prompts of equal length, cut from the shipped ones laid end to end."""
+    text = "\n\n".join(turn for prompt in load_prompts() for turn in prompt.turns)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return [tuple(ids[index * length : (index + 1) * length]) for index in range(count)]
+
+
+def measure(arms: dict[str, Arm], tokenizer: Tokenizer, arguments: argparse.Namespace) -> dict[tuple[int, str], Run]:
+    """The median run of each arm at each number of sequences (0: one long prompt), the arms in turns."""
+    found: dict[tuple[int, str], list[Run]] = defaultdict(list)
+    for repetition in range(arguments.repetitions + 1):
+        for sequences in (0, *arguments.sequences):
+            length = PROMPT_TOKENS if sequences else LONG_PROMPT_TOKENS
+            prompts = cut_prompts(tokenizer, max(sequences, 1), length)
+            for name, arm in arms.items():
+                run = arm(prompts, arguments.tokens if sequences else 2)
+                if repetition:  # the first is warm-up
+                    found[sequences, name].append(run)
+    return {key: _median(runs, by_prefill=key[0] == 0) for key, runs in found.items()}
+
+
+def _median(runs: list[Run], *, by_prefill: bool) -> Run:
+    def seconds(run: Run) -> float:
+        return run.prefill_seconds if by_prefill else run.decode_seconds
+
+    middle = statistics.median_low(map(seconds, runs))
+    return next(run for run in runs if seconds(run) == middle)
+
+
+def table(runs: dict[tuple[int, str], Run]) -> Table:
+    """One line per arm and load."""
+    answer = Table("load", "arm", "tokens/s", "ms/step", "forward", "sampler", "rest", title="engine alone, medians")
+    for (sequences, name), run in sorted(runs.items()):
+        if not sequences:
+            answer.add_row("prefill", name, f"{LONG_PROMPT_TOKENS / run.prefill_seconds:.0f}", "", "", "", "")
+            continue
+        step, *parts = (1000 * part / (run.max_tokens - 1) for part in (run.decode_seconds, *run.parts))
+        shown = [f"{part:.2f}" for part in (*parts, step - sum(parts))] if any(parts) else [""] * 3
+        answer.add_row(f"{sequences} sequences", name, f"{run.decode_rate:.1f}", f"{step:.1f}", *shown)
+    return answer
+
+
+def main() -> None:
+    """Decode and prefill speed of the engine, and where a step's time goes."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.bench.engine_speed", description=main.__doc__)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repetitions", type=int, default=3)
+    arguments = parser.parse_args()
+    console = Console()
+    model = ModelConfig(model=arguments.model, dtype=arguments.dtype)
+    config = EngineConfig(device="cpu", max_num_seqs=max(arguments.sequences))
+    folder = resolve_model(model, console.print)
+    target = load_target(model.model_copy(update={"model": str(folder)}), config, console.print)
+    arms: dict[str, Arm] = {
+        "engine": EngineArm(target, config),
+        "transformers": TransformersArm(folder, compute_dtype(arguments.dtype, torch.device("cpu"))),
+    }
+    console.print(table(measure(arms, target.tokenizer, arguments)))
+
+
+if __name__ == "__main__":
+    main()
