@@ -20,6 +20,7 @@ from replicas.engine.linear import Linear, make_linear
 from replicas.engine.rope import pair_channels
 
 INDEX = "model.safetensors.index.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,9 @@ class Checkpoint:
                     f"{name} is {stored.get_dtype()} in {self._folder}: use weights in bfloat16, float16 or float32"
                 )
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """The tensor of a name that `require` has found."""
         stored: Tensor = self._files[name].get_tensor(name)
@@ -96,13 +100,15 @@ class Checkpoint:
 
 def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeights:
     """Read and fuse all weights. Raises ConfigError naming what is missing or has another shape."""
-    checkpoint.require(_shapes(config))
-    embedding = checkpoint.tensor("model.embed_tokens.weight")
+    # Writers that drop duplicates keep tied weights under either name.
+    embedding_name = HEAD if config.tie_word_embeddings and EMBEDDING not in checkpoint else EMBEDDING
+    checkpoint.require(_shapes(config, embedding_name))
+    embedding = checkpoint.tensor(embedding_name)
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)),
         norm=_norm(checkpoint, config, "model.norm"),
-        head=make_linear(embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight")),
+        head=make_linear(embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)),
     )
 
 
@@ -166,15 +172,15 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+def _shapes(config: DecoderConfig, embedding_name: str) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that a checkpoint must have."""
     hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
     found: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        embedding_name: (config.vocab_size, hidden),
         "model.norm.weight": (hidden,),
     }
     if not config.tie_word_embeddings:
-        found["lm_head.weight"] = (config.vocab_size, hidden)
+        found[HEAD] = (config.vocab_size, hidden)
     keys, inner = config.num_key_value_heads * config.head_dim, config.intermediate_size
     linears = {
         "self_attn.q_proj": (queries, hidden, config.has_qkv_bias),
