@@ -18,7 +18,7 @@ from canary.rollout_state import Rollout
 from fleet.errors import BadRequest
 
 LONGEST_REASON = 500
-QUERIES = ("history", "lint", "list")
+QUERIES = ("history", "export", "lint", "list")
 
 
 def event_for(name: str, arguments: Mapping[str, Any], at: float) -> Event | None:
@@ -71,11 +71,11 @@ def flag(arguments: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def count(arguments: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number of at least 1."""
+def count(arguments: Mapping[str, Any], name: str, default: int, least: int = 1) -> int:
+    """A whole number of at least `least`."""
     value = arguments.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadRequest(f"{name} must be a whole number of at least 1", param=name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadRequest(f"{name} must be a whole number of at least {least}", param=name)
     return value
 
 

@@ -23,10 +23,10 @@ from canary.inbox import Inbox
 from canary.journal import Journal
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
 from canary.rates import Rates, Totals
-from canary.status import CommandAnswer, HistoryEntry, RolloutStatus
+from canary.status import CommandAnswer, ExportedEvent, HistoryEntry, RolloutStatus
 from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
 from fleet.clock import Clock
-from fleet.config import ControllerConfig
+from fleet.config import ControllerConfig, resolve_secret
 from fleet.errors import BadRequest, ConfigError, Conflict, NotFound, Unavailable
 from fleet.metrics import render
 from fleet.traffic import HardTrip, ReplicaReport, ReportReply, RouterReport
@@ -35,6 +35,9 @@ __all__ = ["Controller", "PathFacts"]
 
 COMMIT_SECONDS = 0.1
 """Reports are committed, and so acknowledged, at once, but no more often than this however many routers there are."""
+
+LONGEST_PAGE = 1000
+"""Events in one answer of `export`."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ class Controller:
         clock: Clock,
     ) -> Controller:
         """Go on from the journal, or begin with everything on `stable`. Raises ConfigError."""
-        journal = Journal.open(config.journal)
+        journal = Journal.open(resolve_secret(config.journal))
         desk = Desk.open(journal, stable, clock)
         desk.abandon_lost_paths(paths, stable)
         desk.commit()
@@ -173,9 +176,11 @@ class Controller:
                 errors, warnings = self._lint(arguments)
                 answer = CommandAnswer(errors=errors, warnings=warnings)
             case "list":
-                answer = CommandAnswer(rollouts=self._journal.summaries())
+                answer = CommandAnswer(rollouts=self._journal.chronicle.summaries())
             case "history":
                 answer = CommandAnswer(events=self._history(arguments))
+            case "export":
+                answer = CommandAnswer(record=self._record(arguments))
             case _:
                 answer = self._move(name, arguments)
         return dict(answer)
@@ -191,7 +196,7 @@ class Controller:
         if commands.flag(arguments, "dry_run"):
             return CommandAnswer(message="the plan can be started", warnings=warnings)
         self.tick()
-        number = len(self._journal.rollout_ids()) + 1
+        number = len(self._journal.chronicle.rollout_ids()) + 1
         started = self._desk.start(RolloutStarted(self._desk.now(), f"{raw['canary']}-{number}", raw))
         self._view.forget_losses(started.plan.canary)
         self.tick()
@@ -225,12 +230,20 @@ class Controller:
         return misfits(plan, self._view.paths, self._desk.memory.stable), cautions(plan)
 
     def _history(self, arguments: Mapping[str, Any]) -> list[HistoryEntry]:
-        ids = self._journal.rollout_ids()
+        wanted, limit = self._rollout_in(arguments), commands.count(arguments, "limit", 200)
+        return self._journal.chronicle.history(wanted, limit=limit, windows=commands.flag(arguments, "windows"))
+
+    def _record(self, arguments: Mapping[str, Any]) -> list[ExportedEvent]:
+        wanted, limit = self._rollout_in(arguments), min(commands.count(arguments, "limit", 200), LONGEST_PAGE)
+        return self._journal.chronicle.export(wanted, after=commands.count(arguments, "after", 0, 0), limit=limit)
+
+    def _rollout_in(self, arguments: Mapping[str, Any]) -> str:
+        """The rollout that was asked for, by default the latest."""
+        ids = self._journal.chronicle.rollout_ids()
         wanted = commands.text(arguments, "rollout") or (ids[-1] if ids else "")
         if wanted not in ids:
             raise NotFound(f"no rollout '{wanted}'" if wanted else "no rollout was ever started", param="rollout")
-        limit = commands.count(arguments, "limit", 200)
-        return self._journal.history(wanted, limit=limit, windows=commands.flag(arguments, "windows"))
+        return wanted
 
     def status(self) -> Mapping[str, Any]:
         """A `FleetStatus`."""
@@ -239,7 +252,7 @@ class Controller:
                 self._picture(),
                 self._rollout_status(),
                 wall=self._desk.wall(),
-                journal=str(self._config.journal),
+                journal=self._journal.place,
             )
         )
 

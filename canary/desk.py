@@ -10,6 +10,7 @@ from canary.events import Event, OperatorAborted, RolloutStarted, SetSplit
 from canary.history import tell
 from canary.journal import Entry, Journal
 from canary.memory import NAMES, Memory
+from canary.notices import notice_of
 from canary.rollout import advance
 from canary.rollout_state import Rollout, State, begin, split_of
 from canary.windows import OpenWindow
@@ -54,10 +55,10 @@ class Desk:
             desk.commit()
             return desk
         desk = cls(journal, Memory.recall(values), clock)
-        ids = journal.rollout_ids()
+        ids = journal.chronicle.rollout_ids()
         if ids:
             desk.rollout = journal.replay(ids[-1])
-            desk.dates = Dates(*journal.dates(ids[-1]))
+            desk.dates = Dates(*journal.chronicle.dates(ids[-1]))
         return desk
 
     @property
@@ -84,7 +85,7 @@ class Desk:
         """Begin a rollout in place of the last one, which must be over."""
         rollout = begin(event)
         wall = self._clock.wall()
-        self._unwritten.append(Entry(wall, event, rollout, tell(None, event, rollout)))
+        self._note(None, event, rollout, wall)
         self.dates = Dates(wall, None, event.plan)
         self._adopt(rollout)
         self._route(split_of(rollout))
@@ -100,7 +101,7 @@ class Desk:
         if after is before:
             return
         wall = self._clock.wall()
-        self._unwritten.append(Entry(wall, event, after, tell(before, event, after)))
+        self._note(before, event, after, wall)
         if self.dates is not None and after.state != before.state:
             self.dates = replace(self.dates, ended_at=wall if after.is_over else None)
         if after.state == State.ROLLED_BACK and before.state != State.ROLLED_BACK:
@@ -110,6 +111,10 @@ class Desk:
         self._adopt(after)
         for order in orders:
             self._route(order)
+
+    def _note(self, before: Rollout | None, event: RolloutStarted | Event, after: Rollout, wall: float) -> None:
+        summary = tell(before, event, after)
+        self._unwritten.append(Entry(wall, event, after, summary, notice_of(before, after, summary, wall)))
 
     def _adopt(self, rollout: Rollout) -> None:
         self.rollout = rollout

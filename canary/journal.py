@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from canary import event_json, snapshot
+from canary.chronicle import Chronicle
 from canary.events import Event, RolloutStarted
+from canary.notices import Notice
 from canary.rollout import advance
-from canary.rollout_state import OVER, Rollout, begin
-from canary.status import HistoryEntry, RolloutSummary
-from fleet.errors import ConfigError, FleetError, Unavailable
+from canary.rollout_state import Rollout, begin
+from canary.store import EVENTS, NOTICES, SNAPSHOTS, STATE, Store
+from fleet.errors import ConfigError, FleetError
 
-_VERSION = 1
-_SCHEMA = """
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY, at REAL NOT NULL, rollout TEXT NOT NULL, attempt INTEGER NOT NULL, kind TEXT NOT NULL,
-    body TEXT NOT NULL, state TEXT NOT NULL, weight REAL NOT NULL, summary TEXT NOT NULL
-) STRICT;
-CREATE INDEX events_of_rollout ON events (rollout, id);
-CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
-CREATE TRIGGER events_keep BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
-CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-"""
-_KINDS: Mapping[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (RolloutStarted, *get_args(Event))
-}
+SNAPSHOT_EVENTS = 256
+"""A replay takes about 3 ms an event, and watching a holdback adds one event per window for weeks."""
+_PRIVATE = ("owner", "format")
+_NOTICE = TypeAdapter(Notice)
 
 
 class JournalTaken(FleetError):
@@ -48,166 +40,153 @@ class Entry:
     event: RolloutStarted | Event
     after: Rollout
     summary: str
+    notice: Notice | None = None
+    """What webhooks are to be told of it."""
 
 
 class Journal:
-    """SQLite with WAL and synchronous=FULL: what `commit` has returned from survives a kill -9 and a power cut.
+    """What `commit` has returned from survives a kill -9 and a power cut; see `canary.store`.
 
     Beside the events lie a few named values that are overwritten (clock, open window, counters); events
     and values of one commit become durable together. Whoever opened the journal last owns it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, owner: str) -> None:
-        self._connection = connection
-        self._owner = owner
+    def __init__(self, store: Store) -> None:
+        self.chronicle = Chronicle(store)
+        self._store = store
+        self._owner = uuid.uuid4().hex
+        with store.transaction() as connection:
+            _overwrite(connection, {"owner": self._owner})
+            self._last_event = int(connection.execute(_LAST_EVENT).scalar_one())
+            self._last_notice = int(connection.execute(sa.select(sa.func.max(NOTICES.c.id))).scalar() or 0)
 
     @classmethod
-    def open(cls, path: Path) -> Journal:
-        """Open or create; ConfigError in one line where that is impossible."""
-        path = path.expanduser()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            connection = sqlite3.connect(path, isolation_level=None)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            _prepare(connection, path)
-            journal = cls(connection, uuid.uuid4().hex)
-            journal._take()
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"cannot open the journal {path}: {error}") from error
-        return journal
-
-    def _take(self) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO state VALUES ('owner', ?)", (self._owner,))
+    def open(cls, place: str | Path) -> Journal:
+        """Open or create, by path or postgresql:// URL; ConfigError in one line where that is impossible."""
+        return cls(Store.open(str(place)))
 
     def close(self) -> None:
-        self._connection.close()
+        self._store.close()
+
+    @property
+    def place(self) -> str:
+        """Path, or URL without its password."""
+        return self._store.place
+
+    @property
+    def last_event(self) -> int:
+        """Number of the newest event, 0 before the first."""
+        return self._last_event
+
+    @property
+    def last_notice(self) -> int:
+        """Number of the newest event that webhooks are told of, 0 before the first."""
+        return self._last_notice
 
     def commit(self, entries: Sequence[Entry], values: Mapping[str, Any]) -> None:
         """Make entries and JSON-ready values durable, all or nothing.
 
-        Raises Unavailable when the disk refuses (trying again is safe), JournalTaken when another
-        controller owns the journal by now.
+        Raises JournalTaken when another controller owns the journal by now, Unavailable when the disk or
+        the database refuses: then call again with the same entries, and more after them if there are.
         """
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._write(entries, values)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise Unavailable(f"the journal cannot be written: {error}") from error
-        finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+        with self._store.transaction() as connection:
+            last = self._write(connection, entries, values)
+        self._last_event, known = last, self._last_event
+        told = [number for number, entry in enumerate(entries, start=known + 1) if entry.notice]
+        self._last_notice = max(told, default=self._last_notice)
 
-    def _write(self, entries: Sequence[Entry], values: Mapping[str, Any]) -> None:
-        if self._value("owner") != self._owner:
+    def _write(self, connection: sa.Connection, entries: Sequence[Entry], values: Mapping[str, Any]) -> int:
+        owner = sa.select(STATE.c.value).where(STATE.c.name == "owner").with_for_update()
+        if connection.execute(owner).scalar() != self._owner:
             raise JournalTaken("another controller has taken over the journal")
-        self._connection.executemany(
-            "INSERT INTO events (at, rollout, attempt, kind, body, state, weight, summary) VALUES (?,?,?,?,?,?,?,?)",
-            [_row(entry) for entry in entries],
-        )
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO state VALUES (?, ?)",
-            [(name, json.dumps(value, separators=(",", ":"))) for name, value in values.items()],
-        )
+        last = int(connection.execute(_LAST_EVENT).scalar_one())
+        # A connection lost in COMMIT leaves open what became of it: what is already there is ours, from that try.
+        fresh = list(enumerate(entries, start=self._last_event + 1))[last - self._last_event :]
+        if fresh:
+            connection.execute(EVENTS.insert(), [_row(number, entry) for number, entry in fresh])
+            last = fresh[-1][0]
+        notices = [{"id": n, "body": _NOTICE.dump_json(e.notice).decode()} for n, e in fresh if e.notice is not None]
+        if notices:
+            connection.execute(NOTICES.insert(), notices)
+        if fresh and last // SNAPSHOT_EVENTS != (fresh[0][0] - 1) // SNAPSHOT_EVENTS:
+            _keep_snapshot(connection, last, fresh[-1][1].after)
+        _overwrite(connection, values)
+        return last
 
     def values(self) -> dict[str, Any]:
         """The named values of the last commit."""
-        with closing(self._connection.execute("SELECT name, value FROM state WHERE name <> 'owner'")) as rows:
-            return {name: json.loads(value) for name, value in rows}
-
-    def _value(self, name: str) -> str | None:
-        row = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
-
-    def rollout_ids(self) -> list[str]:
-        """Every rollout ever started, oldest first."""
-        query = "SELECT rollout FROM events WHERE kind = 'RolloutStarted' ORDER BY id"
-        return [str(row[0]) for row in self._connection.execute(query)]
+        query = sa.select(STATE.c.name, STATE.c.value).where(STATE.c.name.not_in(_PRIVATE))
+        with self._store.transaction() as connection:
+            return {name: json.loads(value) for name, value in connection.execute(query)}
 
     def replay(self, rollout_id: str) -> Rollout:
         """The rollout after all its events, bit for bit as it was when the last of them was committed."""
-        rollout: Rollout | None = None
-        for event in self.events(rollout_id):
-            if isinstance(event, RolloutStarted):
-                rollout = begin(event)
-            elif rollout is not None:
-                rollout, _ = advance(rollout, event)
-        if rollout is None:
-            raise ConfigError(f"the journal knows no rollout '{rollout_id}'")
+        of_rollout = EVENTS.c.rollout == rollout_id
+        query = sa.select(EVENTS.c.kind, EVENTS.c.body).where(of_rollout).order_by(EVENTS.c.id)
+        kept = sa.select(SNAPSHOTS.c.id, SNAPSHOTS.c.body).where(
+            SNAPSHOTS.c.rollout == rollout_id, SNAPSHOTS.c.shape == snapshot.SHAPE
+        )
+        with self._store.transaction() as connection:
+            first = connection.execute(query.limit(1)).first()
+            if first is None:
+                raise ConfigError(f"the journal knows no rollout '{rollout_id}'")
+            rollout, since = begin(_started(*first)), 0
+            frozen = connection.execute(kept).first()
+            if frozen is not None:
+                rollout, since = snapshot.thaw(frozen.body, rollout.plan), frozen.id
+            later = connection.execution_options(yield_per=SNAPSHOT_EVENTS).execute(query.where(EVENTS.c.id > since))
+            for kind, body in later:
+                event = event_json.read(kind, body)
+                if not isinstance(event, RolloutStarted):
+                    rollout, _ = advance(rollout, event)
         return rollout
 
-    def events(self, rollout_id: str) -> list[RolloutStarted | Event]:
-        query = "SELECT kind, body FROM events WHERE rollout = ? ORDER BY id"
-        return [_KINDS[kind].validate_json(body) for kind, body in self._connection.execute(query, (rollout_id,))]
-
-    def history(self, rollout_id: str, *, limit: int, windows: bool) -> list[HistoryEntry]:
-        """The last `limit` entries of a rollout, oldest first; closed windows only on request."""
-        query = f"""
-            SELECT id, at, rollout, attempt, kind, state, weight, summary FROM events
-            WHERE rollout = ? {"" if windows else "AND (kind <> 'WindowClosed' OR state = 'rolled_back')"}
-            ORDER BY id DESC LIMIT ?
-        """
-        rows = self._connection.execute(query, (rollout_id, limit)).fetchall()
-        return [
-            HistoryEntry(
-                id=row[0],
-                at=row[1],
-                rollout=row[2],
-                attempt=row[3],
-                event=row[4],
-                state=row[5],
-                weight=row[6],
-                summary=row[7],
-            )
-            for row in reversed(rows)
-        ]
-
-    def dates(self, rollout_id: str) -> tuple[float, float | None, Mapping[str, Any]]:
-        """When a rollout started and when it came to its present end, if it has (wall clock); and its plan."""
-        query = "SELECT at, body FROM events WHERE rollout = ? ORDER BY id LIMIT 1"
-        at, body = self._connection.execute(query, (rollout_id,)).fetchone()
-        plan = dict(_KINDS[RolloutStarted.__name__].validate_json(body).plan)
-        last_state = """
-            SELECT min(at), state FROM events WHERE rollout = :id AND id > coalesce(
-                (SELECT max(id) FROM events WHERE rollout = :id AND state <> (
-                    SELECT state FROM events WHERE rollout = :id ORDER BY id DESC LIMIT 1)), 0)
-        """
-        since, state = self._connection.execute(last_state, {"id": rollout_id}).fetchone()
-        return float(at), float(since) if state in OVER else None, plan
-
-    def summaries(self) -> list[RolloutSummary]:
-        """Every rollout as its last event left it, oldest first."""
-        found = []
-        for rollout_id in self.rollout_ids():
-            started_at, ended_at, plan = self.dates(rollout_id)
-            query = "SELECT attempt, state, weight FROM events WHERE rollout = ? ORDER BY id DESC LIMIT 1"
-            attempt, state, weight = self._connection.execute(query, (rollout_id,)).fetchone()
-            reason = "SELECT summary FROM events WHERE rollout = ? AND kind <> 'SplitApplied' ORDER BY id DESC LIMIT 1"
-            found.append(
-                RolloutSummary(
-                    id=rollout_id,
-                    canary=str(plan["canary"]),
-                    state=state,
-                    attempt=attempt,
-                    weight=weight,
-                    reason=self._connection.execute(reason, (rollout_id,)).fetchone()[0],
-                    started_at=started_at,
-                    ended_at=ended_at,
-                )
-            )
-        return found
+    def notices(self, after: int, limit: int) -> list[tuple[int, Notice]]:
+        """The newest `limit` notices above an event's number, oldest first."""
+        query = sa.select(NOTICES.c.id, NOTICES.c.body).where(NOTICES.c.id > after)
+        with self._store.transaction() as connection:
+            rows = connection.execute(query.order_by(NOTICES.c.id.desc()).limit(limit)).all()
+        return [(number, _NOTICE.validate_json(body)) for number, body in reversed(rows)]
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == 0:
-        connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-    elif version != _VERSION:
-        raise ConfigError(f"the journal {path} has format {version}; this version writes format {_VERSION}")
+_LAST_EVENT = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.id), 0))
 
 
-def _row(entry: Entry) -> tuple[Any, ...]:
-    kind, after = type(entry.event).__name__, entry.after
-    body = _KINDS[kind].dump_json(entry.event).decode()
-    return (entry.at, after.id, after.attempt, kind, body, after.state.value, after.weight, entry.summary)
+def _started(kind: str, body: str) -> RolloutStarted:
+    event = event_json.read(kind, body)
+    if not isinstance(event, RolloutStarted):
+        raise ConfigError(f"a rollout in the journal begins with {kind}")
+    return event
+
+
+def _keep_snapshot(connection: sa.Connection, number: int, rollout: Rollout) -> None:
+    connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.rollout == rollout.id))
+    row = {"rollout": rollout.id, "id": number, "shape": snapshot.SHAPE, "body": snapshot.freeze(rollout)}
+    connection.execute(SNAPSHOTS.insert(), row)
+
+
+def _overwrite(connection: sa.Connection, values: Mapping[str, Any]) -> None:
+    if not values:
+        return
+    connection.execute(STATE.delete().where(STATE.c.name.in_(values)))
+    rows = [{"name": name, "value": _json(name, value)} for name, value in values.items()]
+    connection.execute(STATE.insert(), rows)
+
+
+def _json(name: str, value: Any) -> str:
+    return str(value) if name in _PRIVATE else json.dumps(value, separators=(",", ":"))
+
+
+def _row(number: int, entry: Entry) -> dict[str, Any]:
+    event, after = entry.event, entry.after
+    return {
+        "id": number,
+        "at": entry.at,
+        "rollout": after.id,
+        "attempt": after.attempt,
+        "kind": event_json.kind_of(event),
+        "body": event_json.written(event),
+        "state": after.state.value,
+        "weight": after.weight,
+        "summary": entry.summary,
+    }

@@ -160,6 +160,13 @@ class HistoryEntry(TypedDict):
     summary: str
 
 
+class ExportedEvent(HistoryEntry):
+    """One line of an exported journal."""
+
+    body: dict[str, Any]
+    """The event's own fields, from which `fleet canary simulate` makes it again."""
+
+
 class RolloutSummary(TypedDict):
     """One line of `list`."""
 
@@ -177,7 +184,8 @@ class CommandAnswer(TypedDict):
     """The answer to `command(name, arguments)`; which keys are there depends on the command.
 
     arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason=""};
-    set-weight {weight}; history {rollout=latest, limit=200, windows=False}; lint {plan}; list {}.
+    set-weight {weight}; history {rollout=latest, limit=200, windows=False};
+    export {rollout=latest, after=0, limit=200}; lint {plan}; list {}.
     """
 
     message: NotRequired[str]
@@ -186,6 +194,8 @@ class CommandAnswer(TypedDict):
     """The same commands: the rollout afterwards (not with dry_run)."""
     events: NotRequired[list[HistoryEntry]]
     """history, oldest first."""
+    record: NotRequired[list[ExportedEvent]]
+    """export: the events numbered above `after`, oldest first; empty at the end."""
     rollouts: NotRequired[list[RolloutSummary]]
     """list, oldest first."""
     errors: NotRequired[list[str]]

@@ -167,7 +167,7 @@ def local_config(config: FleetConfig, folder: Path, state: FleetState) -> FleetC
     router = config.router.model_copy(update={"admin_token": state.admin_token})
     controller = config.controller
     if "journal" not in controller.model_fields_set:
-        controller = controller.model_copy(update={"journal": folder / "journal.sqlite3"})
+        controller = controller.model_copy(update={"journal": str(folder / "journal.sqlite3")})
     return config.model_copy(update={"router": router, "controller": controller})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,7 +11,7 @@ import yaml
 from deploy.manifest import CONTROLLER_APP, build_manifest
 from fleet.config import FleetConfig
 
-JOURNAL = Path("/var/lib/fleet/journal.sqlite3")
+JOURNAL = "/var/lib/fleet/journal.sqlite3"
 JOURNAL_RESOURCE = "fleet_journal"
 """Ray resource of the one pod that mounts the journal's volume."""
 

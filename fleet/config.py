@@ -155,7 +155,11 @@ class RouterConfig(Section):
 class ControllerConfig(Section):
     """The judge: where it writes and how often it looks."""
 
-    journal: Path = Path("~/.local/state/fleet/journal.sqlite3")
+    journal: str = Field(
+        "~/.local/state/fleet/journal.sqlite3",
+        min_length=1,
+        description="SQLite file, or postgresql:// URL; 'env:NAME' and 'file:PATH' are looked up.",
+    )
     tick_seconds: float = Field(0.5, gt=0, le=10)
     num_cpus: float = Field(0.2, ge=0)
 

@@ -21,7 +21,7 @@ def fleet_config(port: int, folder: Path) -> FleetConfig:
         paths={path: PathConfig(num_cpus=0.1) for path in STEP_SECONDS},
         stable="paced",
         router=RouterConfig(num_cpus=0.1),
-        controller=ControllerConfig(journal=folder / "journal.sqlite3", num_cpus=0.1),
+        controller=ControllerConfig(journal=str(folder / "journal.sqlite3"), num_cpus=0.1),
         host=LOOPBACK,
         port=port,
     )

@@ -1,21 +1,27 @@
-"""Runs the same world again and again, each time dying without warning at one write to the journal.
+"""Runs the same world again and again, each time killed without warning at one write to the journal.
 
-`python -m tests.canary.killed FOLDER POINT…`: for every POINT, such as `12-before`, a forked child works in
-FOLDER/POINT until its 12th commit and leaves by `os._exit`, before or after that commit's COMMIT.
+`python -m tests.canary.killed FOLDER POINT…`: for every POINT, such as `12-COMMIT`, a forked child works in
+FOLDER/POINT until its 12th commit and is killed (SIGKILL) before that commit's COMMIT; `12-0` is before its first
+statement, `12-after` when it has returned.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+import sqlalchemy as sa
 
 from canary.journal import Journal
 from tests.canary.world import Behaviour, World, plan
 
 SECONDS = 16.0
+Watcher = Callable[[int, str], None]
 
 
 def small_world(folder: Path) -> World:
@@ -38,44 +44,63 @@ def live(world: World) -> None:
     world.run(SECONDS / 2)
 
 
-def on_commit(act: Callable[[int, bool], None]) -> None:
-    """Call `act(number, is_durable)` twice around every COMMIT from now on."""
-    write, commit, number = Journal._write, Journal.commit, 0
+@contextmanager
+def watched(act: Watcher) -> Iterator[None]:
+    """Call `act(number, point)` at every write point of every commit; point is a statement's index, COMMIT or after."""
+    commit = Journal.commit
+    number, statement, is_inside = 0, 0, False
 
-    def watched_write(self: Journal, *arguments: Any) -> None:
-        nonlocal number
-        number += 1
-        write(self, *arguments)
-        act(number, False)
+    def before_statement(*_: Any) -> None:
+        nonlocal statement
+        if is_inside:
+            act(number, str(statement))
+            statement += 1
+
+    def before_commit(_: sa.Connection) -> None:
+        if is_inside:
+            act(number, "COMMIT")
 
     def watched_commit(self: Journal, *arguments: Any) -> None:
-        commit(self, *arguments)
-        act(number, True)
+        nonlocal number, statement, is_inside
+        number, statement, is_inside = number + 1, 0, True
+        try:
+            commit(self, *arguments)
+        finally:
+            is_inside = False
+        act(number, "after")
 
-    Journal._write, Journal.commit = watched_write, watched_commit  # type: ignore[method-assign]
+    Journal.commit = watched_commit  # type: ignore[method-assign]
+    sa.event.listen(sa.Engine, "before_cursor_execute", before_statement)
+    sa.event.listen(sa.Engine, "commit", before_commit)
+    try:
+        yield
+    finally:
+        Journal.commit = commit  # type: ignore[method-assign]
+        sa.event.remove(sa.Engine, "before_cursor_execute", before_statement)
+        sa.event.remove(sa.Engine, "commit", before_commit)
 
 
-def die(place: Path, number: int, durable: bool) -> NoReturn:
-    def act(at: int, is_durable: bool) -> None:
-        if (at, is_durable) == (number, durable):
-            os._exit(9)
+def die(place: Path, fatal: str) -> NoReturn:
+    def act(number: int, point: str) -> None:
+        if f"{number}-{point}" == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    on_commit(act)
-    live(small_world(place))
+    world = small_world(place)
+    with watched(act):
+        live(world)
     os._exit(0)
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     for point in sys.argv[2:]:
-        number, _, side = point.partition("-")
         place = folder / point
         place.mkdir()
         child = os.fork()
         if child == 0:
-            die(place, int(number), side == "after")
+            die(place, point)
         _, status = os.waitpid(child, 0)
-        if os.waitstatus_to_exitcode(status) != 9:
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
             sys.exit(f"{point} was never reached")
 
 

@@ -71,6 +71,8 @@ class World:
     )
     replicas: dict[str, int] = field(default_factory=lambda: {"baseline": 1, "speculative": 1})
     paths: Mapping[str, PathFacts] = field(default_factory=lambda: PATHS)
+    journal: str = ""
+    """Where the controller writes; empty means a file in the folder."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -81,7 +83,7 @@ class World:
         self.assigned = {"baseline": 0, "speculative": 0}
 
     def open(self) -> Controller:
-        config = ControllerConfig(journal=self.folder / "journal.sqlite3")
+        config = ControllerConfig(journal=self.journal or str(self.folder / "journal.sqlite3"))
         return Controller.open(config, paths=self.paths, stable="baseline", model_name="tiny", clock=self.clock)
 
     def restart(self) -> None:
