@@ -16,6 +16,7 @@ from deploy.admin_client import AdminClient
 from deploy.connection import Token, Url, connect
 from deploy.lint import require_clean
 from deploy.output import Format, Output, console, print_json
+from deploy.record_cli import export_record, simulate_record
 from deploy.render import history_view, rollout_line, rollout_view, rollouts_view
 from fleet.config import load_yaml
 from fleet.errors import ConfigError, NotFound, Unavailable
@@ -94,6 +95,18 @@ def history(
 
 
 @app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="Where to; - is stdout.")],
+    rollout: Annotated[str | None, typer.Option(help="Which rollout; default: the latest.")] = None,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Write everything recorded of a rollout as JSON lines, for `simulate` and for keeping."""
+    with connect(url, token) as fleet:
+        typer.echo(f"{export_record(fleet, rollout, file)} events written to {file}", err=True)
+
+
+@app.command()
 def pause(url: Url = None, token: Token = None) -> None:
     """Stop the bake clock; guardrails go on watching."""
     _send("pause", {}, url, token)
@@ -153,6 +166,9 @@ def lint(file: PlanFile, url: Url = None, token: Token = None) -> None:
     for warning in answer.get("warnings", []):
         typer.echo(f"{file}: warning: {warning}")
     typer.echo(f"{file}: ok")
+
+
+app.command("simulate")(simulate_record)
 
 
 def exit_code(rollout: RolloutStatus, *, timed_out: bool = False) -> int:
