@@ -31,8 +31,8 @@ test: setup $(VENV)/bin/promtool  ## every test, with Ray and the real model
 	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu"
 	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
 
-test-unit: setup  ## the fast tests: no Ray, no real model
-	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu and not slow"
+test-unit: setup  ## the fast tests: no Ray, no real model, no database server
+	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu and not postgres and not slow"
 
 check: setup  ## static: lint, format, types, import contracts, generated files
 	$(BIN)/ruff check .

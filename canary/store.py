@@ -128,7 +128,7 @@ def _postgresql(place: str) -> Store:
     """Every session waits for the disk, and for an answer no longer than `PATIENCE_SECONDS`."""
     try:
         url = sa.make_url(place)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise ConfigError("journal: this is no URL; write postgresql://user:password@host/database") from error
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise ConfigError(f"journal: '{url.drivername}' is not supported; give a path or a postgresql:// URL")

@@ -25,9 +25,7 @@ from fleet.errors import ConfigError
 if TYPE_CHECKING:
     from canary.simulation import Simulation, Turn
 
-Events = Annotated[
-    Path, typer.Option("--events", help="What `fleet canary export` wrote.", exists=True, dir_okay=False)
-]
+Record = typer.Option("--events", help="What `fleet canary export` wrote.", exists=True, dir_okay=False)
 PlanFile = Annotated[Path | None, typer.Option("-f", "--plan", help="Another plan.", exists=True, dir_okay=False)]
 Changes = Annotated[
     list[str] | None,
@@ -58,7 +56,7 @@ def _recorded_events(fleet: AdminClient, rollout: str | None) -> Iterator[Export
 
 
 def simulate_record(
-    events: Events,
+    events: Annotated[Path, Record],
     plan: PlanFile = None,
     changes: Changes = None,
     rollout: Annotated[str | None, typer.Option(help="Which rollout of the file; default: the last.")] = None,

@@ -325,3 +325,23 @@ def test_history_leaves_out_windows_unless_asked(tmp_path):
     assert world.command("history", limit=2)["events"] == brief[-2:]
     assert any(entry["event"] == OperatorPaused.__name__ and entry["state"] == "paused" for entry in brief)
     world.controller.close()
+
+
+def test_a_server_that_is_not_there_is_one_line_without_the_password():
+    place = "postgresql://fleet:geheim@/journal?host=/nowhere"
+    with pytest.raises(ConfigError, match=r"cannot open the journal postgresql.*://fleet:\*\*\*@") as refusal:
+        Journal.open(place)
+    assert "geheim" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        ("mysql://host/db", "'mysql' is not supported; give a path or a postgresql:// URL"),
+        ("postgresql://host:port/db", "this is no URL"),
+    ],
+)
+def test_other_urls_are_refused_in_one_line(place, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        Journal.open(place)
