@@ -8,10 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary.events import RolloutStarted
+from canary.events import RolloutStarted, WindowClosed
 from canary.rollout_state import OVER, State
 from canary.status import ExportedEvent, HistoryEntry, RolloutSummary
-from canary.store import EVENTS, Store
+from canary.store import EVENTS, NOTICES, Store
 
 _COLUMNS = (
     EVENTS.c.id,
@@ -24,7 +24,11 @@ _COLUMNS = (
     EVENTS.c.summary,
 )
 _STARTS = EVENTS.c.kind == RolloutStarted.__name__
-_IS_TOLD = sa.or_(EVENTS.c.kind != "WindowClosed", EVENTS.c.state == State.ROLLED_BACK.value)
+_IS_TOLD = sa.or_(
+    EVENTS.c.kind != WindowClosed.__name__,
+    EVENTS.c.id.in_(sa.select(NOTICES.c.id)),
+    EVENTS.c.state == State.ROLLED_BACK.value,  # in journals of the first format, which had no notices
+)
 
 
 class Chronicle:
@@ -39,7 +43,7 @@ class Chronicle:
             return list(connection.execute(sa.select(EVENTS.c.rollout).where(_STARTS).order_by(EVENTS.c.id)).scalars())
 
     def history(self, rollout_id: str, *, limit: int, windows: bool) -> list[HistoryEntry]:
-        """The last `limit` entries of a rollout, oldest first; closed windows only on request."""
+        """The last `limit` entries of a rollout, oldest first; windows that changed nothing only on request."""
         query = sa.select(*_COLUMNS).where(EVENTS.c.rollout == rollout_id)
         query = query if windows else query.where(_IS_TOLD)
         with self._store.transaction() as connection:

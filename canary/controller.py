@@ -21,6 +21,7 @@ from canary.events import (
 from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.inbox import Inbox
 from canary.journal import Journal
+from canary.notifier import Notifier
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
 from canary.rates import Rates, Totals
 from canary.status import CommandAnswer, ExportedEvent, HistoryEntry, RolloutStatus
@@ -54,6 +55,7 @@ class Controller:
         self._view = view
         self._model_name = model_name
         self._inbox = Inbox(desk.memory.sequences)
+        self._notifier = Notifier(config.webhooks, desk)
         self._rates = Rates()
         self._trips: list[HardTrip] = []
         self._opened_at = self._ticked_at = desk.now()
@@ -73,6 +75,7 @@ class Controller:
         journal = Journal.open(resolve_secret(config.journal))
         desk = Desk.open(journal, stable, clock)
         desk.abandon_lost_paths(paths, stable)
+        desk.enrol(config.webhooks)
         desk.commit()
         return cls(config, desk, journal, FleetView(paths, since=desk.now()), model_name)
 
@@ -80,7 +83,12 @@ class Controller:
         self._journal.close()
 
     async def run(self) -> None:
-        """Tick until cancelled, or until another controller owns the journal (JournalTaken)."""
+        """Tick and notify until cancelled, or until another controller owns the journal (JournalTaken, in a group)."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._notifier.run())
+            await self._tick_forever()
+
+    async def _tick_forever(self) -> None:
         while True:
             try:
                 self.tick()

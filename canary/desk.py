@@ -10,7 +10,7 @@ from canary.events import Event, OperatorAborted, RolloutStarted, SetSplit
 from canary.history import tell
 from canary.journal import Entry, Journal
 from canary.memory import NAMES, Memory
-from canary.notices import notice_of
+from canary.notices import Notice, notice_of
 from canary.rollout import advance
 from canary.rollout_state import Rollout, State, begin, split_of
 from canary.windows import OpenWindow
@@ -31,7 +31,8 @@ class Desk:
     """Applies events in memory and writes them to the journal; `split` is what the journal already holds.
 
     Journal first, act second: nobody outside sees a decision before it is durable. A commit that the
-    disk refuses loses nothing, the next one writes everything that is still to be written.
+    disk refuses loses nothing, the next one writes everything that is still to be written. It is also the
+    notifier's outbox.
     """
 
     def __init__(self, journal: Journal, memory: Memory, clock: Clock) -> None:
@@ -80,6 +81,27 @@ class Desk:
     def touch(self, names: Collection[str]) -> None:
         """These named values have changed and go into the next commit."""
         self._changed.update(names)
+
+    def enrol(self, webhooks: Collection[str]) -> None:
+        """These webhooks are to be told: a new one from now on, an old one from where it was."""
+        told = {name: self.memory.notified.get(name, self._journal.last_event) for name in webhooks}
+        if told != self.memory.notified:
+            self.memory.notified = told
+            self.touch(["notified"])
+
+    @property
+    def last_notice(self) -> int:
+        return self._journal.last_notice
+
+    def notices(self, after: int, limit: int) -> list[tuple[int, Notice]]:
+        return self._journal.notices(after, limit)
+
+    def told(self, webhook: str) -> int:
+        return self.memory.notified[webhook]
+
+    def note_told(self, webhook: str, number: int) -> None:
+        self.memory.notified[webhook] = number
+        self.touch(["notified"])
 
     def start(self, event: RolloutStarted) -> Rollout:
         """Begin a rollout in place of the last one, which must be over."""

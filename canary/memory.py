@@ -29,6 +29,8 @@ class Memory:
     trips: dict[str, int] = field(default_factory=dict)
     """How often each guardrail took a canary out."""
     preemptions: dict[str, int] = field(default_factory=dict)
+    notified: dict[str, int] = field(default_factory=dict)
+    """Up to which event each webhook has been told, by its name in the config."""
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
         """JSON-ready values by name; see `NAMES`."""
@@ -48,6 +50,8 @@ class Memory:
                 return self.sequences
             case "counters":
                 return {"trips": self.trips, "preemptions": self.preemptions}
+            case "notified":
+                return self.notified
             case _:
                 raise KeyError(name)
 
@@ -66,10 +70,11 @@ class Memory:
             served={path: PathTally.from_json(tally) for path, tally in values["served"].items()},
             trips=dict(values["counters"]["trips"]),
             preemptions=dict(values["counters"]["preemptions"]),
+            notified={name: int(number) for name, number in values.get("notified", {}).items()},
         )
 
 
-NAMES = ("split", "window", "served", "clock", "sequences", "counters")
+NAMES = ("split", "window", "served", "clock", "sequences", "counters", "notified")
 
 
 def _split(value: Mapping[str, Any]) -> Split:

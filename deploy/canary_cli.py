@@ -82,7 +82,7 @@ def list_rollouts(url: Url = None, token: Token = None, output: Output = Format.
 def history(
     rollout: Annotated[str | None, typer.Option(help="Which rollout; default: the latest.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many of the latest events.")] = 200,
-    windows: Annotated[bool, typer.Option("--windows", help="Judged windows too.")] = False,
+    windows: Annotated[bool, typer.Option("--windows", help="Windows that changed nothing too.")] = False,
     url: Url = None,
     token: Token = None,
     output: Output = Format.TEXT,

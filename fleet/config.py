@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fleet.errors import ConfigError
+from fleet.notices import NoticeKind
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
@@ -152,6 +153,21 @@ class RouterConfig(Section):
     graceful_shutdown_timeout_s: float = Field(600.0, ge=1)
 
 
+class WebhookConfig(Section):
+    """Someone who is told of a rollout's turns."""
+
+    url: str = Field(min_length=1, description="http(s) URL; 'env:NAME' and 'file:PATH' are looked up.")
+    format: Literal["json", "slack", "grafana"] = Field(
+        "json",
+        description="json: every field; slack: an incoming webhook; grafana: its /api/annotations.",
+    )
+    on: tuple[NoticeKind, ...] = Field(tuple(NoticeKind), min_length=1)
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="Sent along, such as Authorization; 'env:NAME' and 'file:PATH' are looked up."
+    )
+    timeout_s: float = Field(10.0, gt=0, le=60)
+
+
 class ControllerConfig(Section):
     """The judge: where it writes and how often it looks."""
 
@@ -160,6 +176,7 @@ class ControllerConfig(Section):
         min_length=1,
         description="SQLite file, or postgresql:// URL; 'env:NAME' and 'file:PATH' are looked up.",
     )
+    webhooks: dict[PathName, WebhookConfig] = Field(default_factory=dict, max_length=20)
     tick_seconds: float = Field(0.5, gt=0, le=10)
     num_cpus: float = Field(0.2, ge=0)
 

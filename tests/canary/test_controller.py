@@ -281,7 +281,7 @@ async def test_the_tick_outlives_a_full_disk_and_ends_when_it_is_replaced(world,
     monkeypatch.setattr(asyncio, "sleep", no_sleep)
     monkeypatch.setattr(world.controller._journal, "commit", refuse)
     world.controller._desk.touch(["counters"])
-    with pytest.raises(JournalTaken):
+    with pytest.RaisesGroup(JournalTaken):
         await world.controller.run()
     assert "fleet_journal_failures_total 2.0" in world.controller.metrics().decode()
     successor[0].close()

@@ -314,7 +314,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_in_one_line(tmp_path):
         Journal.open(tmp_path / "file" / "journal.sqlite3")
 
 
-def test_history_leaves_out_windows_unless_asked(tmp_path):
+def test_history_leaves_out_windows_that_changed_nothing_unless_asked(tmp_path):
     world = small_world(tmp_path)
     live(world)
     brief = world.command("history")["events"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from canary.controller import Controller, PathFacts
-from fleet.config import ControllerConfig
+from fleet.config import ControllerConfig, WebhookConfig
 from fleet.traffic import HardTrip, Outcome, PathTally, ReplicaReport, ReportReply, RouterReport, Split
 from tests.fakes import ManualClock
 
@@ -73,6 +73,7 @@ class World:
     paths: Mapping[str, PathFacts] = field(default_factory=lambda: PATHS)
     journal: str = ""
     """Where the controller writes; empty means a file in the folder."""
+    webhooks: dict[str, WebhookConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -83,7 +84,8 @@ class World:
         self.assigned = {"baseline": 0, "speculative": 0}
 
     def open(self) -> Controller:
-        config = ControllerConfig(journal=self.journal or str(self.folder / "journal.sqlite3"))
+        journal = self.journal or str(self.folder / "journal.sqlite3")
+        config = ControllerConfig(journal=journal, webhooks=self.webhooks)
         return Controller.open(config, paths=self.paths, stable="baseline", model_name="tiny", clock=self.clock)
 
     def restart(self) -> None:
