@@ -59,7 +59,7 @@ class Notifier:
     def __init__(self, webhooks: Mapping[str, WebhookConfig], outbox: Outbox) -> None:
         self._webhooks = {name: _resolved(name, webhook) for name, webhook in webhooks.items()}
         self._outbox = outbox
-        self._wait = tenacity.wait_exponential_jitter(initial=0.5, max=LONGEST_WAIT_SECONDS, jitter=0.5)
+        self._wait = tenacity.wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT_SECONDS, jitter=0.5)
 
     async def run(self) -> None:
         """Send until cancelled."""

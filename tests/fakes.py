@@ -19,12 +19,13 @@ class ManualClock:
     """Time that stands still until a test turns it."""
 
     now: float = 1000.0
+    wall_offset: float = 0.0
 
     def monotonic(self) -> float:
         return self.now
 
     def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
+        return 1_700_000_000.0 + self.now + self.wall_offset
 
     def advance(self, seconds: float) -> None:
         self.now += seconds

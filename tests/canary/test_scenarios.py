@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from canary.plan import PathFacts
 from fleet.errors import FleetError
 from fleet.traffic import HardTrip, HardTripKind
-from tests.canary.world import World, plan
+from tests.canary.world import Behaviour, World, plan
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -26,7 +27,7 @@ class Teller:
         name, *words = shlex.split(line)
         method = getattr(self, name.replace("-", "_"))
         try:
-            return list(method(*words))
+            return [*method(*words)]
         except FleetError as error:
             return [f"{type(error).__name__}: {error}"]
 
@@ -91,6 +92,46 @@ class Teller:
     def restart(self) -> list[str]:
         self.world.restart()
         return []
+
+    def add_path(self, path: str, replicas: str, acceptance: str) -> list[str]:
+        """The config gets another path that speculates, which restarts the controller."""
+        self.world.paths = {**self.world.paths, path: PathFacts(int(replicas), True)}
+        self.world.behaviours[path] = Behaviour(itl_seconds=0.02, acceptance=float(acceptance))
+        self.world.replicas[path] = int(replicas)
+        self.world.assigned[path] = 0
+        self.world.restart()
+        return []
+
+    def clock(self, seconds: str) -> list[str]:
+        """Somebody sets the machine's wall clock."""
+        self.world.clock.wall_offset += float(seconds)
+        return []
+
+    def tick_late(self, seconds: str) -> list[str]:
+        """The controller's machine is so busy that nothing happens for a while."""
+        self.world.clock.advance(float(seconds.removesuffix("s")))
+        self.world.run(1)
+        return []
+
+    def realised(self) -> list[str]:
+        return [f"{self.world.rollout['weight_set']:g} % set, {self.world.rollout['weight_realised']:.0f} % realised"]
+
+    def routers(self) -> list[str]:
+        return [
+            f"{router.router_id} routes {router.split.canary_percent:g} % to {router.split.canary}, "
+            f"the rest to {router.split.stable}"
+            for router in self.world.fleet
+        ]
+
+    def lint(self, *overrides: str) -> list[str]:
+        errors: list[str] = self.world.command("lint", plan=plan(**yaml.safe_load(" ".join(overrides))))["errors"]
+        return errors
+
+    def rollouts(self) -> list[str]:
+        return [
+            f"{item['id']}, attempt {item['attempt']}: {item['state']}: {item['reason']}"
+            for item in self.world.command("list")["rollouts"]
+        ]
 
     def status(self) -> list[str]:
         rollout, status = self.world.rollout, self.world.controller.status()

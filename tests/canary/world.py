@@ -26,6 +26,8 @@ class Behaviour:
     spread: float = 0.25
     acceptance: float | None = None
     error_rate: float = 0.0
+    fallback_rate: float = 0.0
+    """Of its requests, those that fail here and end well on stable."""
     tokens: int = 20
     is_silent: bool = False
     """Takes requests and is never heard of again."""
@@ -81,7 +83,7 @@ class World:
         self.controller = self.open()
         self.fleet = [Router(f"router-{n}", Split(0, "baseline")) for n in range(self.routers)]
         self.generation = 0
-        self.assigned = {"baseline": 0, "speculative": 0}
+        self.assigned = dict.fromkeys(self.paths, 0)
 
     def open(self) -> Controller:
         journal = self.journal or str(self.folder / "journal.sqlite3")
@@ -145,6 +147,7 @@ def finish(tally: PathTally, how: Behaviour, source: random.Random) -> None:
     failed = source.random() < how.error_rate
     outcome = Outcome.FAILED if failed else Outcome.DONE
     tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
+    tally.fallbacks += not failed and source.random() < how.fallback_rate
     level = source.gauss(0.0, 0.15)
     for _ in range(how.tokens):
         tally.itl.add(how.itl_seconds * math.exp(level + source.gauss(0.0, how.spread)))
