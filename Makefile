@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit check docs constraints bench-engine bench-router bench-verify clean
+.PHONY: help setup run down test test-unit check docs constraints bench-engine bench-router bench-verify bench-controller clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench-router: setup  ## cost of the token path, beside plain handle streaming
 
 bench-verify: setup  ## cost of one verify round on loopback
 	$(BIN)/python -m deploy.bench.verify_rpc
+
+bench-controller: setup  ## one controller under the reports of 200 routers, 50,000 requests/s
+	$(BIN)/python -m deploy.bench.controller_load
 
 # promtool from Debian's package, unpacked rather than installed so that no service starts.
 $(VENV)/bin/promtool: $(VENV)/.ready
