@@ -11,13 +11,13 @@ from fleet.config import EngineConfig
 from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Round, StepOutput, StreamFailed, TokenChunk
 from fleet.tokenizer import Tokenizer
-from replicas.engine.block import Block, committed_block
+from replicas.engine.block import Block
 from replicas.engine.intake import Capacity, refusal, token_limit
 from replicas.engine.kv_extents import KvExtents
 from replicas.engine.model import Model
 from replicas.engine.scheduler import Plan, Scheduler
 from replicas.engine.sequence import Sequence
-from replicas.engine.speculator import Settled, Speculator
+from replicas.engine.speculator import Passed, Settled, Speculator
 from replicas.engine.step import StepRunner, WorkResult
 from replicas.engine.text import Emission, OutputText
 
@@ -155,25 +155,29 @@ class Engine:
     def _commit(self, plan: Plan, results: Items[WorkResult], late: frozenset[int]) -> None:
         """Take over what the step brought, emit it, and keep the proposer in step."""
         ended: list[Sequence] = []
+        passed: list[Passed] = []
         settled: list[Settled] = []
         opened: list[Sequence] = []
         for work, result in zip(plan.works, results, strict=True):
-            sequence = work.sequence
+            sequence, block = work.sequence, result.block
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
+            position, base_length = sequence.cached, len(sequence.token_ids)
             if not work.samples:
                 sequence.cached += work.new_tokens
+                passed.append(Passed(sequence, position, result.features))
                 continue
-            base_length = len(sequence.token_ids)
-            block = committed_block(work.drafted, result.samples)
-            round_ = Round(len(work.drafted), block.accepted, sequence.id in late) if sequence.is_open else None
+            round_ = Round(len(work.drafted), len(block.path), sequence.id in late) if sequence.is_open else None
             if self._commit_block(sequence, block, round_):
                 ended.append(sequence)
-            elif round_ is not None:
-                settled.append(Settled(sequence, base_length, block.token_ids, round_))
+                continue
+            passed.append(Passed(sequence, position, result.features))
+            if round_ is not None:
+                settled.append(Settled(sequence, base_length, block.token_ids, round_, work.drafted.depth))
             else:
                 opened.append(sequence)
         self._drop(ended, "finished")
         if self._speculator is not None:
+            self._speculator.read(passed)
             self._speculator.settle(settled, opened)
 
     def _commit_block(self, sequence: Sequence, block: Block, round_: Round | None) -> bool:

@@ -34,6 +34,21 @@ def race(row: Logits, sampling: SamplingParams, key: int) -> int:
     return int(token_ids[_noisy(row, token_ids, sampling.temperature, key).argmax()])
 
 
+def ranking(row: Logits, sampling: SamplingParams, key: int, count: int) -> tuple[int, ...]:
+    """The up to `count` tokens that come in first, the winner ahead; with those of -inf logits never among them.
+
+    They are a draw without replacement (Kool, van Hoof, Welling: "Stochastic Beams and Where to Find Them", 2019,
+    section 2.3). A `count` above the `FIRST_BLOCKS · BLOCK_TOKENS` that are looked at first is cut to it.
+    """
+    count = min(count, FIRST_BLOCKS * BLOCK_TOKENS)
+    token_ids = survivors(row, sampling)
+    if token_ids is None:
+        token_ids = _contenders(row, sampling.temperature, key, count)
+    scores = _noisy(row, token_ids, sampling.temperature, key)
+    order = np.argsort(-scores, kind="stable")[:count]
+    return tuple(token_ids[order[scores[order] > -math.inf]].tolist())
+
+
 def distribution(row: Logits, sampling: SamplingParams) -> Floats:
     """The probabilities that `race` draws with: [V]."""
     token_ids = survivors(row, sampling)
@@ -89,8 +104,8 @@ def _nucleus_floor(logits: Logits, temperature: float, top_p: float) -> float:
         depth = 2 * depth if depth < LAST_DEPTH else math.inf
 
 
-def _contenders(row: Logits, temperature: float, key: int) -> Ids:
-    """Ids, ascending, of tokens among which the winner of the race over the whole vocabulary is.
+def _contenders(row: Logits, temperature: float, key: int, count: int = 1) -> Ids:
+    """Ids, ascending, of tokens among which the first `count` of the race over the whole vocabulary are.
 
     No token does better than it would with the smallest exponential of its block. The blocks whose best token promises
     most in this way set the bar; blocks, then tokens, that promise less than it are passed over.
@@ -101,7 +116,7 @@ def _contenders(row: Logits, temperature: float, key: int) -> Ids:
     handicaps = np.log(smallest_of_blocks(key, np.arange(len(peaks)))[0])
     promises = peaks / temperature - handicaps
     first = _tokens_of(np.flatnonzero(promises >= _largest(promises, FIRST_BLOCKS)), len(row))
-    bar = _noisy(row, first, temperature, key).max()
+    bar = _largest(_noisy(row, first, temperature, key), count)
     bar -= ROUNDING * (1 + abs(bar))
     token_ids = _tokens_of(np.flatnonzero(promises >= bar), len(row))
     can_win = row[token_ids].astype(np.float64) / temperature - handicaps[token_ids // BLOCK_TOKENS] >= bar

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from fleet.errors import FleetError
 from fleet.generation import SamplingParams, TokenLogprob
 from replicas.engine.adjustments import adjusted, is_adjusted
 from replicas.engine.noise import stream_key
-from replicas.engine.race import Logits, distribution, race
+from replicas.engine.race import Logits, distribution, race, ranking
 
 
 class UnusableLogits(FleetError):
@@ -92,7 +93,27 @@ class Sampler:
         probabilities[int(row.argmax())] = 1.0
         return probabilities
 
+    def candidates(self, logits: Tensor, draws: Sequence[Draw], counts: Sequence[int]) -> list[tuple[int, ...]]:
+        """For a draft: up to `counts[row]` tokens of each row, the one that `sample` draws ahead, then the next best.
+
+        They come in as the row's race goes: at temperature 0 by logit, else with its noise. A row that allows no
+        token has none.
+        """
+        logits = logits[:, : self._vocab_size]
+        if max(counts, default=1) == 1:
+            return [() if token_id is None else (token_id,) for token_id in self._drawn(logits, draws)]
+        on_host = logits.numpy(force=True)
+        return [self._ranked(on_host[row], draw, counts[row]) for row, draw in enumerate(draws)]
+
     def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+        token_ids = self._drawn(logits, draws)
+        unusable = [row for row, token_id in enumerate(token_ids) if token_id is None]
+        if unusable:
+            raise UnusableLogits(unusable)
+        return [token_id for token_id in token_ids if token_id is not None]
+
+    def _drawn(self, logits: Tensor, draws: Sequence[Draw]) -> list[int | None]:
+        """Each row's token; None where nothing may follow."""
         best = _first_of_the_best(logits)
         peaks = logits.gather(1, best[:, None])[:, 0].tolist()
         token_ids: list[int | None] = [
@@ -102,20 +123,19 @@ class Sampler:
         if drawn:
             on_host = logits.numpy(force=True)
             for row in drawn:
-                token_ids[row] = self._drawn(on_host[row], draws[row])
-        unusable = [row for row, token_id in enumerate(token_ids) if token_id is None]
-        if unusable:
-            raise UnusableLogits(unusable)
-        return [token_id for token_id in token_ids if token_id is not None]
+                ranked = self._ranked(on_host[row], draws[row], 1)
+                token_ids[row] = ranked[0] if ranked else None
+        return token_ids
 
-    def _drawn(self, row: Logits, draw: Draw) -> int | None:
-        """The token of a row that is not simply the likeliest; None where nothing may follow."""
+    def _ranked(self, row: Logits, draw: Draw, count: int) -> tuple[int, ...]:
+        """The row's first tokens in order; none where nothing may follow."""
         row = self._adjusted(row, draw)
         if not math.isfinite(row.max()):
-            return None
+            return ()
         if draw.sampling.is_greedy:
-            return int(row.argmax())
-        return race(row, draw.sampling, stream_key(draw.sampling.seed, draw.choice_index, len(draw.output_token_ids)))
+            return _highest(row, count)
+        key = stream_key(draw.sampling.seed, draw.choice_index, len(draw.output_token_ids))
+        return (race(row, draw.sampling, key),) if count == 1 else ranking(row, draw.sampling, key, count)
 
     def _is_plain(self, draw: Draw) -> bool:
         return draw.sampling.is_greedy and not is_adjusted(draw.sampling, len(draw.output_token_ids))
@@ -131,6 +151,16 @@ def _first_of_the_best(rows: Tensor) -> Tensor:
     if rows.device.type == "cpu":  # numpy is ten times as fast as torch here
         return torch.from_numpy(rows.numpy().argmax(1))
     return rows.argmax(1)
+
+
+def _highest(row: Logits, count: int) -> tuple[int, ...]:
+    """Ids of the `count` largest finite logits, descending, lower ids first among equals."""
+    if count == 1:
+        return (int(row.argmax()),)
+    count = min(count, len(row))
+    near = np.flatnonzero(row >= np.partition(row, len(row) - count)[len(row) - count])
+    order = near[np.argsort(-row[near], kind="stable")][:count]
+    return tuple(order[np.isfinite(row[order])].tolist())
 
 
 def _asked(logprob: TokenLogprob | None, draw: Draw) -> TokenLogprob | None:

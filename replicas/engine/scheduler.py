@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from replicas.engine.kv_extents import Extent, KvExtents
 from replicas.engine.sequence import Sequence
+from replicas.speculation.tree import NO_DRAFT, Draft
 
 GROWTH_TOKENS = 64
 """Room beyond what is needed now: an extent grows this often at most once per so many tokens."""
@@ -19,7 +20,7 @@ class Work:
 
     sequence: Sequence
     new_tokens: int
-    drafted: tuple[int, ...] = ()
+    drafted: Draft = NO_DRAFT
 
     @property
     def samples(self) -> bool:
@@ -75,7 +76,7 @@ class Scheduler:
             self.running.remove(sequence)
             self._release(sequence)
 
-    def schedule(self, drafts: Mapping[int, tuple[int, ...]]) -> Plan:
+    def schedule(self, drafts: Mapping[int, Draft]) -> Plan:
         """The next step; `drafts` are the proposals by sequence id, of which any prefix may be used."""
         plan = Plan()
         decoding = self._make_room_to_decode(plan)
@@ -84,7 +85,7 @@ class Scheduler:
         # Prompts keep half of what decoding leaves, so that long drafts cannot starve them.
         draft_budget = budget // 2 if prefilling or self.waiting else budget
         for sequence in decoding:
-            drafted = self._fit_draft(plan, sequence, drafts.get(sequence.id, ())[:draft_budget])
+            drafted = self._fit_draft(plan, sequence, drafts.get(sequence.id, NO_DRAFT).first(draft_budget))
             draft_budget -= len(drafted)
             budget -= len(drafted)
             plan.works.append(Work(sequence, 1, drafted))
@@ -104,12 +105,12 @@ class Scheduler:
                 decoding.append(sequence)
         return decoding
 
-    def _fit_draft(self, plan: Plan, sequence: Sequence, drafted: tuple[int, ...]) -> tuple[int, ...]:
+    def _fit_draft(self, plan: Plan, sequence: Sequence, drafted: Draft) -> Draft:
         """As much of a draft as there is room for; nobody is preempted for a draft."""
         if not drafted or self._extend(plan, sequence, len(sequence.token_ids) + len(drafted)):
             return drafted
         assert sequence.extent is not None
-        return drafted[: sequence.extent.length - len(sequence.token_ids)]
+        return drafted.first(sequence.extent.length - len(sequence.token_ids))
 
     def _add_prefill(self, plan: Plan, sequence: Sequence, budget: int) -> int:
         new_tokens = min(sequence.pending, budget)

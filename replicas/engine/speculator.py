@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from fleet.clock import Clock
 from fleet.generation import Round
+from replicas.engine.features import FeatureReader, Seen
 from replicas.engine.sequence import Sequence
 from replicas.speculation.draft_length import DraftLengths
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Proposer, ProposerState, Want
+from replicas.speculation.tree import NO_DRAFT, Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,18 @@ class SpeculationPolicy:
     """Choose lengths from acceptance and costs, else always the longest."""
     must_answer: bool
     """A missing proposal is late; otherwise it only means that there was nothing to propose."""
+    level_rows: tuple[int, ...] = ()
+    """Tokens that each level of a drafted tree adds; empty for chains, where it is one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """What one step computed on tokens of a sequence that goes on."""
+
+    sequence: Sequence
+    position: int
+    """Of the first of them."""
+    features: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +49,30 @@ class Settled:
     base_length: int
     committed: tuple[int, ...]
     round: Round
+    depth: int
+    """Levels of the draft; below `round.drafted` where it was a tree."""
 
 
 class Speculator:
     """Keeps the proposer in step with the sequences. Nothing a proposer answers can do more than cost time."""
 
-    def __init__(self, proposer: Proposer, policy: SpeculationPolicy, vocab_size: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        policy: SpeculationPolicy,
+        vocab_size: int,
+        clock: Clock,
+        reader: FeatureReader | None = None,
+    ) -> None:
+        """`reader` is the proposer again, where it drafts from the target's features."""
         self._proposer = proposer
+        self._reader = reader
         self._policy = policy
         self._vocab_size = vocab_size
         self._clock = clock
-        self._lengths = DraftLengths()
+        self._lengths = DraftLengths(policy.level_rows)
 
-    def propose(self, sequences: Iterable[Sequence]) -> tuple[dict[int, tuple[int, ...]], frozenset[int]]:
+    def propose(self, sequences: Iterable[Sequence]) -> tuple[dict[int, Draft], frozenset[int]]:
         """Drafts by sequence id for the next step, and the sequences whose proposal is late or wrong.
 
         Waits no longer than the proposer's own deadline.
@@ -72,10 +99,22 @@ class Speculator:
         """Learn what a target step costs that carried so many rows and no prompt."""
         self._lengths.observe_target(rows, seconds)
 
+    def read(self, passed: Items[Passed]) -> None:
+        """Hand over the features of what a step computed; before `settle`."""
+        if self._reader is None:
+            return
+        seen = []
+        for item in passed:
+            if item.features is not None and self._longest(item.sequence) > 0:
+                first = item.position + 1
+                followers = tuple(item.sequence.token_ids[first : first + len(item.features)])
+                seen.append(Seen(item.sequence.id, item.position, item.features, followers))
+        self._reader.read(seen)
+
     def settle(self, settled: Items[Settled], joined: Items[Sequence]) -> None:
         """After a step: choose the next lengths, tell the proposer what was committed and who has joined."""
         for item in settled:
-            self._lengths.observe_round(item.sequence.id, item.round)
+            self._lengths.observe_round(item.sequence.id, replace(item.round, drafted=item.depth))
         lengths = self._choose([*(item.sequence for item in settled), *joined])
         verdicts = [_verdict(item, lengths[item.sequence.id]) for item in settled]
         for item in settled:
@@ -87,8 +126,8 @@ class Speculator:
                 self._open(sequence, lengths[sequence.id])
 
     def close(self, sequences: Iterable[Sequence], reason: str) -> None:
-        """Stop to speculate on sequences; those that are not open are skipped."""
-        closed = [sequence for sequence in sequences if sequence.is_open]
+        """Stop to speculate on sequences; one that is not open can only have been read."""
+        closed = [sequence for sequence in sequences if sequence.is_open or self._reader is not None]
         for sequence in closed:
             sequence.is_open = False
         if closed:
@@ -126,12 +165,15 @@ class Speculator:
         asked = sequence.request.num_speculative_tokens
         return self._policy.max_draft_tokens if asked is None else min(asked, self._policy.max_draft_tokens)
 
-    def _usable(self, want: Want, proposal: Proposal | None) -> tuple[int, ...]:
+    def _usable(self, want: Want, proposal: Proposal | None) -> Draft:
         """The proposal's tokens if they can be verified: for this very state, and all of them real tokens."""
         if proposal is None or (proposal.epoch, proposal.base_length) != (want.epoch, want.base_length):
-            return ()
-        token_ids = proposal.token_ids[: want.max_tokens]
-        return token_ids if all(0 <= token_id < self._vocab_size for token_id in token_ids) else ()
+            return NO_DRAFT
+        draft = Draft(proposal.token_ids, proposal.parents)
+        if not draft.is_tree:
+            draft = draft.first(want.max_tokens)
+        is_usable = draft.is_sound() and draft.depth <= want.max_tokens
+        return draft if is_usable and all(0 <= token < self._vocab_size for token in draft.token_ids) else NO_DRAFT
 
 
 def _verdict(item: Settled, next_draft_length: int) -> SequenceVerdict:

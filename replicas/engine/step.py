@@ -10,20 +10,23 @@ import torch
 from torch import Tensor
 
 from fleet.generation import TokenLogprob
+from replicas.engine.block import Block, committed_block
 from replicas.engine.model import Model, Segment, allocation_failures
 from replicas.engine.sampling import Draw, Sample, Sampler, UnusableLogits
 from replicas.engine.scheduler import Plan, Work
+from replicas.speculation.tree import ROOT
 
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
     """What one sequence's share of a step came to."""
 
-    samples: tuple[Sample | None, ...] = ()
-    """The target's own token after the last committed one and after each drafted one; None where the logits allow
-    none. Empty for a chunk in the middle of a prompt."""
+    block: Block
+    """What is committed; empty for a chunk in the middle of a prompt."""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """Of the prompt tokens that follow the chunk's tokens, when asked for."""
+    features: Tensor | None = None
+    """The tapped states of the chunk's tokens and the accepted ones, [n, width]; None where nothing is tapped."""
 
 
 class StepFault(Protocol):
@@ -43,19 +46,34 @@ class StepRunner:
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[WorkResult]:
-        """Carry out the moves, then one forward pass over all works; one result per work."""
+        """Carry out the moves, one forward pass over all works, and accept; one result per work.
+
+        Afterwards the cache holds exactly the accepted tokens behind those that were committed before.
+        """
         with allocation_failures():
             if self._fault is not None:
                 self._fault.strike(plan.works)
             for move in plan.moves:
                 self._model.move(move.source, move.target, move.length)
-            logits = self._model.forward([_segment(work) for work in plan.works]).logits
-            rows = torch.split(logits, [_logit_rows(work) for work in plan.works])
+            forward = self._model.forward([_segment(work) for work in plan.works])
+            rows = torch.split(forward.logits, [_logit_rows(work) for work in plan.works])
             samples = self._sample_all(plan.works, rows)
+            blocks = [committed_block(work.drafted, found) for work, found in zip(plan.works, samples, strict=True)]
+            for work, block in zip(plan.works, blocks, strict=True):
+                self._compact(work, block)
             return [
-                WorkResult(found, self._prompt_logprobs(work, own))
-                for work, own, found in zip(plan.works, rows, samples, strict=True)
+                WorkResult(block, self._prompt_logprobs(work, own), features)
+                for work, block, own, features in zip(
+                    plan.works, blocks, rows, _features(forward.features, plan.works, blocks), strict=True
+                )
             ]
+
+    def _compact(self, work: Work, block: Block) -> None:
+        """Close the gaps that rejected nodes of a tree leave before accepted ones."""
+        sequence = work.sequence
+        if block.path != tuple(range(len(block.path))):
+            assert sequence.extent is not None
+            self._model.keep(sequence.extent.start + len(sequence.token_ids), block.path)
 
     def _sample_all(self, works: Items[Work], rows: Items[Tensor]) -> list[tuple[Sample | None, ...]]:
         """All rows of the step are sampled together; which ones belong together changes no token."""
@@ -90,7 +108,9 @@ def _segment(work: Work) -> Segment:
     sequence = work.sequence
     assert sequence.extent is not None
     new = sequence.token_ids[sequence.cached : sequence.cached + work.new_tokens]
-    return Segment(sequence.extent.start, sequence.cached, (*new, *work.drafted), _logit_rows(work))
+    drafted = work.drafted
+    token_ids = (*new, *drafted.token_ids)
+    return Segment(sequence.extent.start, sequence.cached, token_ids, _logit_rows(work), drafted.parents)
 
 
 def _logit_rows(work: Work) -> int:
@@ -100,13 +120,25 @@ def _logit_rows(work: Work) -> int:
 
 
 def _draws(work: Work) -> list[Draw]:
-    """One draw per row to be sampled; each sees the drafted tokens before it as if they were output."""
+    """One draw per row to be sampled; each sees its own branch of the draft as if it were output."""
     sequence = work.sequence
     if not work.samples or sequence.remaining == 0:
         return []
     request = sequence.request
     output = sequence.token_ids[sequence.prompt_length :]
     return [
-        Draw(request.sampling, request.choice_index, request.prompt_token_ids, [*output, *work.drafted[:row]])
-        for row in range(1 + len(work.drafted))
+        Draw(request.sampling, request.choice_index, request.prompt_token_ids, [*output, *work.drafted.branch(node)])
+        for node in range(ROOT, len(work.drafted))
     ]
+
+
+def _features(features: Tensor | None, works: Items[Work], blocks: Items[Block]) -> list[Tensor | None]:
+    """Of each work's rows those that stay: its new tokens and the accepted branch."""
+    if features is None:
+        return [None] * len(works)
+    parts = torch.split(features, [work.new_tokens + len(work.drafted) for work in works])
+    kept: list[Tensor | None] = []
+    for work, block, part in zip(works, blocks, parts, strict=True):
+        rows = [*range(work.new_tokens), *(work.new_tokens + node for node in block.path)]
+        kept.append(part[: len(rows)] if rows[-1] == len(rows) - 1 else part[rows])
+    return kept

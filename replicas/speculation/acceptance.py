@@ -1,4 +1,4 @@
-"""How much of a proposal counts: the coupled acceptance rule.
+"""How much of a proposal counts: the coupled acceptance rule, for chains and trees.
 
 The target draws its own token at every drafted position, with noise keyed by (seed, choice, position, token),
 and agrees while the draft guessed that very token. So the committed tokens are the target's own draws and do not
@@ -13,24 +13,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from replicas.speculation.tree import ROOT, Draft
+
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """0 ≤ accepted ≤ drafted; committed has one token more: recovered, or the bonus where all were accepted."""
+    """Committed has one token more than path: recovered, or the bonus where a whole branch was accepted."""
 
-    accepted: int
+    path: tuple[int, ...]
+    """The accepted nodes, from the first level down; in a chain 0, 1, 2, …"""
     committed: tuple[int, ...]
 
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
 
-def accept(drafted: Sequence[int], target: Sequence[int]) -> Acceptance:
-    """Commit the target's draws up to and including the first that the draft did not guess.
 
-    `target[i]` is the target's draw given the committed tokens and `drafted[:i]`, so it has one entry more than
-    `drafted`. Raises ValueError for any other length.
+def accept(draft: Draft, target: Sequence[int]) -> Acceptance:
+    """Commit the target's draws from the root down, as long as a child guessed the draw.
+
+    `target[0]` is the target's draw after the committed tokens and `target[i + 1]` its draw after node i and its
+    ancestors, so it has one entry more than the draft. Raises ValueError for any other length.
     """
-    if len(target) != len(drafted) + 1:
-        raise ValueError(f"{len(drafted)} drafted tokens need {len(drafted) + 1} target draws, not {len(target)}")
-    accepted = 0
-    while accepted < len(drafted) and drafted[accepted] == target[accepted]:
-        accepted += 1
-    return Acceptance(accepted, tuple(target[: accepted + 1]))
+    if len(target) != len(draft) + 1:
+        raise ValueError(f"{len(draft)} drafted tokens need {len(draft) + 1} target draws, not {len(target)}")
+    path: list[int] = []
+    committed = [target[0]]
+    node = ROOT
+    for child, token_id in enumerate(draft.token_ids):
+        # Children come after their parent, so one pass finds the whole branch.
+        if draft.parent(child) == node and token_id == committed[-1]:
+            node = child
+            path.append(child)
+            committed.append(target[child + 1])
+    return Acceptance(tuple(path), tuple(committed))

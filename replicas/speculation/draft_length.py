@@ -4,6 +4,8 @@ A drafted token counts only if all before it do, so k tokens at acceptance α br
 that every step brings: E[tokens] = (1 - α^(k+1)) / (1 - α) in all (Leviathan, Kalman, Matias: "Fast Inference from
 Transformers via Speculative Decoding", 2023, equation 1). A step costs target(rows) + draft(depth) seconds, where
 every sequence adds k + 1 rows and the depth is the largest k. The lengths maximise tokens per second of the batch.
+A tree is k levels deep instead: it counts by levels, α is the chance that a level holds the target's token, and each
+level adds as many rows as it has nodes.
 """
 
 from __future__ import annotations
@@ -59,6 +61,15 @@ class Costs:
 
     target: Line
     draft: Line
+    level_rows: tuple[int, ...] = ()
+    """Rows that each level of a draft adds; 1 where none is named, as in a chain."""
+
+    def rows(self, level: int) -> int:
+        """Rows of the `level`th level, counted from 1."""
+        return self.level_rows[level - 1] if level <= len(self.level_rows) else 1
+
+    def draft_rows(self, length: int) -> int:
+        return sum(self.rows(level) for level in range(1, length + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +104,31 @@ def choose_lengths(candidates: Sequence[Candidate], costs: Costs) -> Choice:
     return best
 
 
-def worthwhile(candidate: Candidate, depth: int, least_gain: float) -> int:
-    """The longest draft up to `depth` whose every token brings more than `least_gain` tokens."""
-    length, gain = 0, candidate.acceptance
-    while length < min(depth, candidate.cap) and gain > least_gain:
-        length += 1
+def worthwhile(candidate: Candidate, costs: Costs, depth: int, rate: float) -> int:
+    """The length up to `depth` that brings most if a second is worth `rate` tokens; the shortest of equal ones."""
+    row_price = rate * costs.target.slope
+    best, surplus, highest, gain = 0, 0.0, 0.0, 1.0
+    for length in range(1, min(depth, candidate.cap) + 1):
         gain *= candidate.acceptance
-    return length
+        surplus += gain - row_price * costs.rows(length)
+        if surplus > highest:
+            best, highest = length, surplus
+    return best
 
 
 class DraftLengths:
     """Chooses lengths step by step from what it is told: rounds, seconds, and who takes part. Draws no randomness."""
 
-    def __init__(self) -> None:
+    def __init__(self, level_rows: tuple[int, ...] = ()) -> None:
+        self._level_rows = level_rows
         self._target = LineFit()
         self._draft = LineFit()
         self._pool = AcceptanceEstimate()
         self._sequences: dict[int, AcceptanceEstimate] = {}
         self._undrafted_steps: dict[int, int] = {}
         self._quiet_steps = 0
-        self._last: tuple[int, float] | None = None
-        """Depth and least gain of the last choice."""
+        self._last: tuple[Costs, int, float] | None = None
+        """Costs, depth and rate of the last choice."""
 
     def observe_target(self, rows: int, seconds: float) -> None:
         """A step of the target that only decoded, over so many rows."""
@@ -132,8 +147,7 @@ class DraftLengths:
         """The length for a sequence that joins before the next choice."""
         if self._last is None:
             return cap
-        depth, least_gain = self._last
-        return worthwhile(Candidate(self._pool.rate, cap), depth, least_gain)
+        return worthwhile(Candidate(self._pool.rate, cap), *self._last)
 
     def choose(self, caps: Mapping[int, int]) -> dict[int, int]:
         """Lengths for the next step by sequence id, each at most its cap.
@@ -148,7 +162,7 @@ class DraftLengths:
             Candidate(self._sequences.get(sequence_id, self._newcomer()).rate, cap) for sequence_id, cap in caps.items()
         ]
         choice = choose_lengths(candidates, costs)
-        self._last = (max(choice.lengths, default=0), choice.rate * costs.target.slope)
+        self._last = (costs, max(choice.lengths, default=0), choice.rate)
         return self._with_probes(dict(zip(caps, choice.lengths, strict=True)), caps)
 
     def forget(self, sequence_ids: Iterable[int]) -> None:
@@ -173,7 +187,7 @@ class DraftLengths:
 
     def _costs(self) -> Costs | None:
         target, draft = self._target.line(), self._draft.line()
-        return Costs(target, draft) if target is not None and draft is not None else None
+        return Costs(target, draft, self._level_rows) if target is not None and draft is not None else None
 
     def _newcomer(self) -> AcceptanceEstimate:
         return AcceptanceEstimate(self._pool.rate, PRIOR_TRIALS)
@@ -181,10 +195,9 @@ class DraftLengths:
 
 def _choice(candidates: Sequence[Candidate], costs: Costs, depth: int, rate: float) -> Choice:
     """The best lengths up to `depth` if a second is worth `rate` tokens."""
-    least_gain = rate * costs.target.slope
-    lengths = tuple(worthwhile(candidate, depth, least_gain) for candidate in candidates)
+    lengths = tuple(worthwhile(candidate, costs, depth, rate) for candidate in candidates)
     gained = sum(_gain(candidate.acceptance, k) for candidate, k in zip(candidates, lengths, strict=True))
-    rows = len(candidates) + sum(lengths)
+    rows = len(candidates) + sum(costs.draft_rows(length) for length in lengths)
     return Choice(
         lengths,
         tokens=len(candidates) + gained,

@@ -68,6 +68,8 @@ class Proposal:
     """Time between the arrival of the verdict (or opening) at the draft and this answer to it."""
     was_ready: bool = False
     """Drafted ahead: it was there before its verdict arrived."""
+    parents: tuple[int, ...] = ()
+    """Of a tree, as in `tree.Draft`; empty for a chain. Only proposers in the target's process draft trees."""
 
 
 @dataclass(frozen=True, slots=True)

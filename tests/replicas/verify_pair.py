@@ -23,6 +23,7 @@ from replicas.speculation.messages import (
 from replicas.speculation.pairing import Identity
 from replicas.speculation.proposer import Want
 from replicas.speculation.target_session import TargetSession, TargetSettings
+from replicas.speculation.tree import Draft
 from replicas.verify_rpc.codec import draft_frame, draft_message_from, target_frame, target_message_from
 from tests.fakes import ManualClock
 
@@ -181,7 +182,7 @@ class Pair:
         drafted = proposal.token_ids if proposal else ()
         assert all(0 <= token < VOCABULARY for token in drafted)
         assert len(drafted) <= draft_length
-        acceptance = accept(drafted, [next_token([*text, *drafted[:n]]) for n in range(len(drafted) + 1)])
+        acceptance = accept(Draft(tuple(drafted)), [next_token([*text, *drafted[:n]]) for n in range(len(drafted) + 1)])
         verdict = SequenceVerdict(sequence_id, 1, len(text), acceptance.accepted, acceptance.committed, draft_length)
         text += acceptance.committed
         self.accepted[sequence_id].append(acceptance.accepted)

@@ -23,6 +23,7 @@ from replicas.speculation.messages import PROTOCOL_VERSION, Closing, Hello, Open
 from replicas.speculation.pairing import Identity
 from replicas.speculation.proposer import Want
 from replicas.speculation.target_session import TargetSettings
+from replicas.speculation.tree import Draft
 from replicas.verify_rpc.proposer import RemoteProposer
 from replicas.verify_rpc.server import VerifyServer
 from tests.fake_model import FakeModel
@@ -76,7 +77,7 @@ class ToyTarget:
         assert len(drafted) <= DRAFT_LENGTH
         assert all(0 <= token < self.vocab_size for token in drafted)
         rows = [next_token([*text, *drafted[:count]]) for count in range(len(drafted) + 1)]
-        acceptance = accept(drafted, rows)
+        acceptance = accept(Draft(tuple(drafted)), rows)
         verdict = SequenceVerdict(sequence_id, 1, len(text), acceptance.accepted, acceptance.committed, DRAFT_LENGTH)
         text += acceptance.committed
         return verdict

@@ -14,6 +14,7 @@ import torch
 from fleet.config import EngineConfig
 from fleet.generation import FinishReason, GenerationRequest, StreamFailed, TokenChunk, TokenLogprob
 from fleet.tokenizer import Tokenizer
+from replicas.engine.features import FeatureReader
 from replicas.engine.loop import Engine
 from replicas.engine.model import Model, Segment
 from replicas.engine.sampling import Draw, Sampler
@@ -22,6 +23,7 @@ from replicas.engine.step import StepFault, StepRunner
 from replicas.engine.text import OutputText
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Proposer, ProposerHealth, ProposerState, Want
+from replicas.speculation.tree import ROOT
 from tests.fake_model import FakeModel
 from tests.fakes import ManualClock
 from tests.tiny import VOCABULARY, tiny_tokenizer_folder
@@ -78,6 +80,7 @@ class Rig:
         model: Model | None = None,
         *,
         proposer: Proposer | None = None,
+        reader: FeatureReader | None = None,
         must_answer: bool = True,
         is_adaptive: bool = False,
         fault: StepFault | None = None,
@@ -88,7 +91,7 @@ class Rig:
         vocab_size = min(self.model.vocab_size, VOCABULARY)
         self.clock = ManualClock()
         policy = SpeculationPolicy(MAX_DRAFT, is_adaptive=is_adaptive, must_answer=must_answer)
-        speculator = Speculator(proposer, policy, vocab_size, self.clock) if proposer else None
+        speculator = Speculator(proposer, policy, vocab_size, self.clock, reader) if proposer else None
         self.engine = Engine(
             self.model,
             self.tokenizer,
@@ -234,3 +237,25 @@ class LyingProposer(ScriptedProposer):
         epoch = want.epoch + (lie == 2)
         base_length = want.base_length - (lie == 3)
         return Proposal(want.sequence_id, epoch, base_length, tokens)
+
+
+class BranchingProposer(KnowingProposer):
+    """Hides the right answer, or most of it, on some branch of a random tree."""
+
+    def guess(self, want: Want) -> Proposal:
+        answer = super().guess(want).token_ids
+        tokens: list[int] = []
+        parents: list[int] = []
+        depths: list[int] = []
+        right = [ROOT]
+        for _ in range(self._random.randrange(1, 10)):
+            parent = right[-1] if self._random.random() < 0.5 else self._random.randrange(ROOT, len(tokens))
+            depth = 1 if parent == ROOT else depths[parent] + 1
+            if depth > want.max_tokens:
+                continue
+            is_right = parent == right[-1] and depth <= len(answer) and self._random.random() < 0.7
+            tokens.append(answer[depth - 1] if is_right else self._random.randrange(40))
+            parents.append(parent)
+            depths.append(depth)
+            right += [len(tokens) - 1] if is_right else []
+        return Proposal(want.sequence_id, want.epoch, want.base_length, tuple(tokens), parents=tuple(parents))

@@ -18,6 +18,7 @@ from replicas.engine.noise import stream_key
 from replicas.engine.race import race
 from replicas.engine.sampling import Draw, Sampler
 from replicas.speculation.acceptance import accept
+from replicas.speculation.tree import Draft
 from tests.replicas.engine import reference
 
 VOCABULARY = 4
@@ -83,7 +84,7 @@ def generate(sampling: SamplingParams, propose: Propose) -> tuple[tuple[int, ...
         drafted = propose(sampling, output, 2)
         draws = [Draw(sampling, 0, PROMPT, output + drafted[:index]) for index in range(len(drafted) + 1)]
         logits = rows(TARGET, [*PROMPT, *output, *drafted], len(draws))
-        acceptance = accept(drafted, [sample.token_id for sample in SAMPLER.sample(logits, draws)])
+        acceptance = accept(Draft(tuple(drafted)), [sample.token_id for sample in SAMPLER.sample(logits, draws)])
         output += acceptance.committed
         drafted_count += len(drafted)
         accepted_count += acceptance.accepted

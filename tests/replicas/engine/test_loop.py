@@ -17,7 +17,16 @@ from replicas.speculation.ngram import NgramProposer
 from replicas.speculation.proposer import Proposer
 from tests.fake_model import FakeModel
 from tests.replicas.engine.requests import GREEDY, mixed_requests, request
-from tests.replicas.engine.rig import OWNER, KnowingProposer, LyingProposer, Rig, Twin, fake_twin, slow_twin
+from tests.replicas.engine.rig import (
+    OWNER,
+    BranchingProposer,
+    KnowingProposer,
+    LyingProposer,
+    Rig,
+    Twin,
+    fake_twin,
+    slow_twin,
+)
 from tests.tiny_models import tiny_model_folder
 
 REQUESTS = mixed_requests()
@@ -31,6 +40,8 @@ def proposer_named(name: str, requests: list[GenerationRequest], twin: Twin = fa
             return KnowingProposer(requests, twin, error_rate=0.3)
         case "lying":
             return LyingProposer()
+        case "branching":
+            return BranchingProposer(requests, twin)
         case "ngram":
             return NgramProposer(1, 3)
     return None
@@ -46,7 +57,7 @@ def assert_twins(rig: Rig, requests: list[GenerationRequest], twin: Twin = fake_
             assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-3)
 
 
-@pytest.mark.parametrize("proposer", ["none", "knowing", "erring", "lying", "ngram"])
+@pytest.mark.parametrize("proposer", ["none", "knowing", "erring", "lying", "branching", "ngram"])
 @pytest.mark.parametrize(
     "engine",
     [
@@ -64,7 +75,7 @@ def test_every_feature_gives_the_twins_answer(proposer: str, engine: dict[str, i
     assert_twins(rig, REQUESTS)
 
 
-@pytest.mark.parametrize("proposer", ["none", "erring", "lying"])
+@pytest.mark.parametrize("proposer", ["none", "erring", "lying", "branching"])
 @pytest.mark.parametrize("kv_tokens", [90, 130, 200])
 def test_preemption_changes_no_token(proposer: str, kv_tokens: int) -> None:
     model = FakeModel(kv_tokens=kv_tokens)
@@ -86,7 +97,7 @@ def real_twin(real_model: Model) -> Twin:
     return functools.cache(functools.partial(slow_twin, real_model))
 
 
-@pytest.mark.parametrize("proposer", ["none", "erring", "lying", "ngram"])
+@pytest.mark.parametrize("proposer", ["none", "erring", "lying", "branching", "ngram"])
 def test_a_real_model_in_float32_gives_the_twins_answer(real_model: Model, real_twin: Twin, proposer: str) -> None:
     requests = [each for each in REQUESTS if each.sampling.max_tokens <= 20]
     rig = Rig(real_model, proposer=proposer_named(proposer, requests, real_twin), max_num_batched_tokens=32)

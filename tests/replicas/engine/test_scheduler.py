@@ -12,9 +12,11 @@ from replicas.engine.kv_extents import KvExtents
 from replicas.engine.scheduler import GROWTH_TOKENS, Plan, Scheduler
 from replicas.engine.sequence import Sequence
 from replicas.engine.text import OutputText
+from replicas.speculation.tree import Draft
 from tests.replicas.engine.rig import tiny_tokenizer
 
 MAX_TOKENS = 16
+DRAFT = Draft((7,) * 4)
 
 
 def sequence(number: int, prompt: int, output: int, *, is_probe: bool = False) -> Sequence:
@@ -81,7 +83,7 @@ def test_with_room_for_all_every_step_is_the_twins(
     for number, (prompt, output) in enumerate(sizes):
         scheduler.add(sequence(number, prompt, output))
     while scheduler.running or scheduler.waiting:
-        drafts = {item.id: (7,) * min(draft, item.remaining - 1) for item in scheduler.running}
+        drafts = {item.id: Draft((7,) * min(draft, item.remaining - 1)) for item in scheduler.running}
         expected = twin.expect(list(scheduler.running), list(scheduler.waiting), draft)
         plan = scheduler.schedule(drafts)
         assert {work.sequence.id: (work.new_tokens, len(work.drafted)) for work in plan.works} == expected
@@ -104,7 +106,7 @@ def test_in_a_tight_arena_all_come_through_the_oldest_first_and_nothing_leaks(
         if not (scheduler.running or scheduler.waiting):
             break
         oldest = scheduler.running[0] if scheduler.running else scheduler.waiting[0]
-        plan = scheduler.schedule({item.id: (7,) * min(draft, item.remaining - 1) for item in scheduler.running})
+        plan = scheduler.schedule({item.id: Draft((7,) * min(draft, item.remaining - 1)) for item in scheduler.running})
         assert sum(work.new_tokens + len(work.drafted) for work in plan.works) <= MAX_TOKENS
         assert oldest not in plan.preempted or not scheduler.running
         held = sorted((item.extent.start, item.extent.end) for item in scheduler.running if item.extent)
@@ -150,8 +152,8 @@ def test_nobody_is_preempted_for_a_draft() -> None:
     scheduler.add(sequence(2, 4, 120))
     carry_out(scheduler, scheduler.schedule({}))
     for _ in range(GROWTH_TOKENS - 2):
-        plan = scheduler.schedule({1: (7,) * 4, 2: (7,) * 4})
+        plan = scheduler.schedule({1: DRAFT, 2: DRAFT})
         assert not plan.preempted
         carry_out(scheduler, plan)
-    lengths = [len(work.drafted) for work in scheduler.schedule({1: (7,) * 4, 2: (7,) * 4}).works]
+    lengths = [len(work.drafted) for work in scheduler.schedule({1: DRAFT, 2: DRAFT}).works]
     assert max(lengths) < 4

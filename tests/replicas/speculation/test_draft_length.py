@@ -22,6 +22,7 @@ from replicas.speculation.step_costs import Line
 
 seconds = st.floats(1e-4, 0.1)
 lines = st.builds(Line, fixed=st.floats(0, 0.1), slope=seconds)
+level_rows = st.lists(st.integers(1, 8), max_size=4).map(tuple)
 candidates = st.builds(Candidate, acceptance=st.floats(0, 1), cap=st.integers(0, 4))
 CAP = 6
 
@@ -29,11 +30,11 @@ CAP = 6
 def tokens_per_second(batch: list[Candidate], lengths: tuple[int, ...], costs: Costs) -> float:
     """The cost model, written out."""
     tokens = sum(sum(one.acceptance**i for i in range(k + 1)) for one, k in zip(batch, lengths, strict=True))
-    rows = sum(k + 1 for k in lengths)
+    rows = sum(1 + sum((*costs.level_rows, 1, 1, 1, 1)[:k]) for k in lengths)
     return tokens / (costs.target.at(rows) + costs.draft.at(max(lengths)))
 
 
-@given(st.lists(candidates, min_size=1, max_size=3), st.builds(Costs, lines, lines))
+@given(st.lists(candidates, min_size=1, max_size=3), st.builds(Costs, lines, lines, level_rows))
 def test_no_other_lengths_are_faster(batch: list[Candidate], costs: Costs) -> None:
     choice = choose_lengths(batch, costs)
     found = tokens_per_second(batch, choice.lengths, costs)
