@@ -20,6 +20,7 @@ from replicas.engine.sequence import Sequence
 from replicas.engine.speculator import Passed, Settled, Speculator
 from replicas.engine.step import StepRunner, WorkResult
 from replicas.engine.text import Emission, OutputText
+from replicas.speculation.messages import FINISHED
 
 Outputs = dict[Hashable, list[StepOutput]]
 """What one step has for each owner, in order."""
@@ -175,7 +176,7 @@ class Engine:
                 settled.append(Settled(sequence, base_length, block.token_ids, round_, work.drafted.depth))
             else:
                 opened.append(sequence)
-        self._drop(ended, "finished")
+        self._drop(ended, FINISHED)
         if self._speculator is not None:
             self._speculator.read(passed)
             self._speculator.settle(settled, opened)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fleet.generation import SamplingParams
 
 PROTOCOL_VERSION = 1
+FINISHED = "finished"
+"""Reason of a closing where the sequence came to its own end."""
 
 
 @dataclass(frozen=True, slots=True)
