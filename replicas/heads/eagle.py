@@ -1,0 +1,63 @@
+"""EAGLE-1 and EAGLE-2 heads: the next hidden state from the last one and the token that followed it.
+
+Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", arXiv:2401.15077, section 3.1; the
+checkpoint is that of EAGLE-2 too, which differs only in how it searches. The feature f_i is the target's hidden state
+after its final norm. The head predicts f_{i+1} = layer(fc(e(t_{i+1}) ‖ f_i)), where the layer has no norm on its
+input, and the target's own output head turns it into logits of t_{i+2}.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fleet.errors import ConfigError
+from replicas.heads.cache import CachedRows
+from replicas.heads.checkpoint import Checkpoint
+from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
+from replicas.heads.target import Shared
+
+PREFIX = "layers.0"
+UNEXPECTED_NORM = f"{PREFIX}.input_layernorm.weight"
+
+
+class EagleHead(nn.Module):
+    """Works on hidden states; see `EagleNetwork`."""
+
+    def __init__(self, checkpoint: Checkpoint, target: Shared) -> None:
+        """Raises ConfigError where the file does not fit its config or the target.
+
+        `fc` has a bias exactly where the file holds one: the config's `bias` is absent in files of both kinds.
+        """
+        super().__init__()
+        if UNEXPECTED_NORM in checkpoint.tensors:
+            raise ConfigError(f"{checkpoint.name} is not an EAGLE-1 head: it has '{UNEXPECTED_NORM}' (eagle3?)")
+        self.config: LayerConfig = layer_config(checkpoint.name, checkpoint.config)
+        hidden = self.config.hidden_size
+        target.require(checkpoint.name, hidden_size=hidden, vocab_size=self.config.vocab_size)
+        if checkpoint.config.get("bias") is True and "fc.bias" not in checkpoint.tensors:
+            raise ConfigError(f"{checkpoint.name}: its config says that 'fc' has a bias, and the file has no 'fc.bias'")
+        self._head = target.head
+        self._embedding = own_embedding(checkpoint, self.config, target)
+        self.fc = checkpoint.linear("fc", hidden, 2 * hidden)
+        self.layer = DraftLayer(checkpoint, PREFIX, self.config, hidden)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        return features
+
+    def forward(self, token_ids: Tensor, states: Tensor, rows: CachedRows) -> Tensor:
+        embedded = self._embedding[token_ids].to(states.dtype)
+        fused = self.fc(torch.cat((embedded, states), dim=-1))
+        answer: Tensor = self.layer(fused, fused, rows)
+        return answer
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self._head(states)
+
+
+def own_embedding(checkpoint: Checkpoint, config: LayerConfig, target: Shared) -> Tensor:
+    """The checkpoint's embedding [vocab, hidden] where it has one, else the target's."""
+    if "embed_tokens.weight" not in checkpoint.tensors:
+        return target.embedding
+    own = checkpoint.take("embed_tokens.weight", config.vocab_size, config.hidden_size)
+    return own.to(device=target.embedding.device, dtype=target.embedding.dtype)

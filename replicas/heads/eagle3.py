@@ -1,0 +1,151 @@
+"""EAGLE-3 heads: tokens straight from a fusion of the target's low, middle and high states.
+
+Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test",
+arXiv:2503.01840, section 3.1. For verified tokens the state is g_i = fc(l_i ‖ m_i ‖ h_i); for drafted ones the head's
+own output stands in for it. The layer's attention reads norm(e(t_{i+1})) ‖ norm(g_i), and the residual is g_i.
+Reads the layout of the EAGLE repository (`midlayer.*`) and that of the speculators library (`layers.0.*`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fleet.errors import ConfigError
+from replicas.heads.cache import CachedRows
+from replicas.heads.checkpoint import Checkpoint
+from replicas.heads.eagle import own_embedding
+from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
+from replicas.heads.target import Shared
+
+AUXILIARY = "eagle_aux_hidden_state_layer_ids"
+
+
+def eagle3_taps(checkpoint: Checkpoint, layers: int, *, are_outputs: bool = False) -> tuple[int, ...]:
+    """States of the target that are read, by the layer they enter; `layers` is the one after the final norm.
+
+    Ids in the config name layers whose INPUT is meant, as vLLM and the speculators library read them, or their output
+    where `are_outputs` (SGLang). Without any they are the paper's: 2, n/2 and n - 3. Raises ConfigError where the
+    target does not offer them.
+    """
+    ids = _flag(checkpoint, AUXILIARY, None)
+    if ids is None:
+        ids = (2, layers // 2, layers - 3)
+    taps = _layer_ids(checkpoint.name, ids, are_outputs)
+    if len(set(taps)) != len(taps) or not all(0 <= tap <= layers for tap in taps):
+        raise ConfigError(
+            f"{checkpoint.name} reads the target's states at layers {list(taps)}, which {layers} layers do not offer"
+        )
+    return taps
+
+
+def _layer_ids(name: str, ids: object, are_outputs: bool) -> tuple[int, ...]:
+    if not isinstance(ids, Sequence) or not all(type(number) is int for number in ids):
+        raise ConfigError(f"{name}/config.json: {AUXILIARY} must be a list of layer numbers")
+    return tuple(number + are_outputs for number in ids)
+
+
+class Eagle3Head(nn.Module):
+    """Works on fused states; see `EagleNetwork`."""
+
+    def __init__(self, checkpoint: Checkpoint, target: Shared, *, taps: tuple[int, ...]) -> None:
+        """`taps`: the states that make a feature, from `eagle3_taps`.
+
+        Raises ConfigError where the file does not fit its config or the target.
+        """
+        super().__init__()
+        own = checkpoint.config.get("transformer_layer_config")
+        self.config: LayerConfig = layer_config(checkpoint.name, own or checkpoint.config)
+        hidden = self.config.hidden_size
+        target.require(
+            checkpoint.name, hidden_size=_target_width(checkpoint, hidden), vocab_size=self.config.vocab_size
+        )
+        if "embed_tokens.weight" not in checkpoint.tensors:
+            target.require(checkpoint.name, hidden_size=hidden)
+        width = len(taps) * target.hidden_size
+        self._embedding = own_embedding(checkpoint, self.config, target)
+        self._norms = _feature_norms(checkpoint, self.config, width, len(taps))
+        self.fc = checkpoint.linear("fc", hidden, width)
+        prefix = "midlayer" if "midlayer.hidden_norm.weight" in checkpoint.tensors else "layers.0"
+        self.embedding_norm = checkpoint.norm(f"{prefix}.input_layernorm", hidden, self.config.rms_norm_eps)
+        self.state_norm = checkpoint.norm(f"{prefix}.hidden_norm", hidden, self.config.rms_norm_eps)
+        self.layer = DraftLayer(checkpoint, prefix, self.config, 2 * hidden)
+        self.norm = checkpoint.norm("norm", hidden, self.config.rms_norm_eps)
+        self._output = _DraftVocabulary(checkpoint, hidden, target.vocab_size)
+        self._norms_residual = bool(_flag(checkpoint, "norm_before_residual", own is not None))
+        self._feeds_back_normed = bool(_flag(checkpoint, "norm_output", False))
+
+    def fuse(self, features: Tensor) -> Tensor:
+        if len(self._norms) == 1:
+            features = self._norms[0](features)
+        elif self._norms:
+            parts = features.chunk(len(self._norms), dim=-1)
+            features = torch.cat([norm(part) for norm, part in zip(self._norms, parts, strict=True)], dim=-1)
+        fused: Tensor = self.fc(features)
+        return fused
+
+    def forward(self, token_ids: Tensor, states: Tensor, rows: CachedRows) -> Tensor:
+        embedded = self.embedding_norm(self._embedding[token_ids].to(states.dtype))
+        normed = self.state_norm(states)
+        residual = normed if self._norms_residual else states
+        answer: Tensor = self.layer(torch.cat((embedded, normed), dim=-1), residual, rows)
+        fed_back: Tensor = self.norm(answer) if self._feeds_back_normed else answer
+        return fed_back
+
+    def logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self._output(states if self._feeds_back_normed else self.norm(states))
+        return logits
+
+
+class _DraftVocabulary(nn.Module):
+    """The head's own output layer over the target's most frequent tokens: the others get no probability."""
+
+    def __init__(self, checkpoint: Checkpoint, hidden: int, vocab_size: int) -> None:
+        """`d2t` [draft vocabulary] holds offsets: the target's id is draft id + d2t[draft id]."""
+        super().__init__()
+        weight = checkpoint.tensors.get("lm_head.weight")
+        size = int(checkpoint.config.get("draft_vocab_size") or (vocab_size if weight is None else weight.shape[0]))
+        self.lm_head = checkpoint.linear("lm_head", size, hidden)
+        self._vocab_size = vocab_size
+        target_ids = torch.arange(size)
+        if size != vocab_size:
+            target_ids = target_ids + checkpoint.take("d2t", size).long()
+        if int(target_ids.min()) < 0 or int(target_ids.max()) >= vocab_size or len(torch.unique(target_ids)) != size:
+            raise ConfigError(f"{checkpoint.name}: 'd2t' does not lead to {size} tokens below {vocab_size}")
+        self.register_buffer("target_ids", target_ids, persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(rows).float()
+        if logits.shape[1] == self._vocab_size:
+            return logits
+        everywhere = logits.new_full((len(logits), self._vocab_size), -math.inf)
+        return everywhere.index_copy_(1, self.get_buffer("target_ids"), logits)
+
+
+def _target_width(checkpoint: Checkpoint, hidden: int) -> int:
+    """Width of the target's states: named, or the head's own."""
+    return int(checkpoint.config.get("target_hidden_size") or hidden)
+
+
+def _feature_norms(checkpoint: Checkpoint, config: LayerConfig, width: int, parts: int) -> nn.ModuleList:
+    """Norms before `fc`: none, one over all states side by side, or one for each of them."""
+    epsilon = config.rms_norm_eps
+    if _flag(checkpoint, "fc_norm", False):
+        each = width // parts
+        return nn.ModuleList(checkpoint.norm(f"fc_norm.{part}", each, epsilon) for part in range(parts))
+    if _flag(checkpoint, "norm_before_fc", False):
+        return nn.ModuleList([checkpoint.norm("input_norm", width, epsilon)])
+    return nn.ModuleList()
+
+
+def _flag(checkpoint: Checkpoint, key: str, default: Any) -> Any:
+    """A setting of the config, at its top or inside `eagle_config`."""
+    nested = checkpoint.config.get("eagle_config") or {}
+    for table in (checkpoint.config, nested):
+        if table.get(key) is not None:
+            return table[key]
+    return default

@@ -1,0 +1,177 @@
+"""What EAGLE heads draft from published layouts, against a slow twin written from the papers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicas.engine.sampling import Draw
+from replicas.speculation.messages import Closing
+from replicas.speculation.tree import ROOT, Draft, Tree
+from tests.replicas.heads.checkpoints import EAGLE3S, EAGLES, VOCABULARY, Files, eagle, eagle3
+from tests.replicas.heads.heads_rig import GREEDY, SAMPLER, Story, features, head_from, proposer_on
+from tests.replicas.heads.reference import SlowEagle, greedy_tree
+
+COUNTS = (2, 2, 1)
+DRAW = Draw(GREEDY, 0, (), ())
+VARIANTS = {**EAGLES, **EAGLE3S}
+
+
+def slow_of(name: str) -> SlowEagle:
+    return SlowEagle(VARIANTS[name](), is_eagle3=name in EAGLE3S)
+
+
+def width_of(files: Files) -> int:
+    return 48 if "lm_head.weight" in files.tensors else 16
+
+
+def slow_draft(slow: SlowEagle, story: Story, counts: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """What the twin drafts after the whole story, from scratch."""
+    slow = SlowEagle(slow.files, slow.is_eagle3)
+    state = torch.empty(0)
+    for position in range(len(story.tokens) - 1):
+        state = slow.step(slow.fused(story.features[position]), story.tokens[position + 1])
+    return greedy_tree(slow, state, counts)
+
+
+def branches(draft: Draft, tree: Tree) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Tokens by path of ranks, of a draft in which no node is missing."""
+    paths: dict[int, tuple[int, ...]] = {ROOT: ()}
+    for node, (parent, rank) in enumerate(zip(tree.parents, tree.ranks, strict=True)):
+        paths[node] = (*paths[parent], rank)
+    return {paths[node]: draft.branch(node) for node in range(len(draft))}
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_tree_of_drafts_is_the_papers_definition_after_any_course_of_events(name: str, tmp_path: Path) -> None:
+    slow, tree = slow_of(name), Tree.of_counts(COUNTS)
+    proposer = proposer_on(head_from(slow.files, tmp_path), tree)
+    story = Story(proposer, 1, [5, 17, 8, 30, 2, 11, 9], features(40, width_of(slow.files), seed=1))
+    story.read(4)
+    story.read(6)
+    story.open(prompt_length=6)
+    for committed in ((7,), (21, 4, 33), (59,)):
+        assert branches(story.draft(), tree) == slow_draft(slow, story, COUNTS)
+        story.commit(*committed)
+    assert branches(story.draft(2), tree) == slow_draft(slow, story, COUNTS[:2])
+    story.commit(3)
+    story.commit(12)  # a step without a draft
+    assert branches(story.draft(), tree) == slow_draft(slow, story, COUNTS)
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 4)), min_size=4, max_size=14),
+    st.sampled_from(["llama3", "sliding"]),
+)
+def test_sequences_that_are_drafted_for_together_do_not_disturb_each_other(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int]], name: str
+) -> None:
+    slow = slow_of(name)
+    proposer = proposer_on(head_from(slow.files, tmp_path_factory.mktemp("head")), Tree.chain(4))
+    width = width_of(slow.files)
+    stories = [
+        Story(proposer, number, [number, 7, 20 + number], features(90, width, seed=number)) for number in range(3)
+    ]
+    for story in stories:
+        story.read(2)
+        story.open()
+    for which, count, depth in steps:
+        stories[which].commit(*(torch.arange(count) * 7 % VOCABULARY).tolist())
+        wants = [story.want(max(1, depth)) for story in stories]
+        proposals = proposer.propose(wants)
+        for story in stories:
+            (longest,) = [
+                tokens
+                for path, tokens in slow_draft(slow, story, (1,) * max(1, depth)).items()
+                if len(path) == max(1, depth)
+            ]
+            assert proposals[story.sequence_id].token_ids == longest
+
+
+def test_a_chain_draws_with_the_targets_noise_and_its_own_branch_as_output(tmp_path: Path) -> None:
+    sampling = replace(GREEDY, temperature=0.9, top_p=0.95, presence_penalty=1.5, logprobs=2)
+    slow = slow_of("llama3")
+    proposer = proposer_on(head_from(slow.files, tmp_path), Tree.chain(4))
+    story = Story(proposer, 1, [5, 17, 8, 30, 2], features(40, 16, seed=1))
+    story.read(4)
+    story.open(sampling=sampling, prompt_length=3)
+    state = torch.empty(0)
+    for position in range(4):
+        state = slow.step(slow.fused(story.features[position]), story.tokens[position + 1])
+    expected: list[int] = []
+    for _ in range(4):
+        draw = replace(DRAW, sampling=sampling, prompt_token_ids=[5, 17, 8], output_token_ids=[30, 2, *expected])
+        expected.append(SAMPLER.sample(slow.logits(state).float()[None], [draw])[0].token_id)
+        state = slow.step(state, expected[-1])
+    assert story.draft().token_ids == tuple(expected)
+
+
+def test_a_long_backlog_is_run_before_it_is_asked_for_and_a_short_one_is_not(tmp_path: Path) -> None:
+    proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(2))
+    story = Story(proposer, 1, list(range(50)) * 4, features(200, 16, seed=1))
+    story.read(63)
+    assert proposer.used_tokens == 0
+    story.read(64)
+    assert proposer.used_tokens > 0
+
+
+def test_beyond_its_context_a_head_drafts_nothing_and_holds_nothing(tmp_path: Path) -> None:
+    proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(4), context=10)
+    story = Story(proposer, 1, [5, 6, 7, 8], features(40, 16, seed=1))
+    story.read(3)
+    story.open()
+    drafted = []
+    for token in range(20, 32):
+        drafted.append(len(story.draft()))
+        story.commit(token)
+    assert drafted == [4, 4, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
+    assert proposer.used_tokens == 0
+
+
+def test_a_full_cache_refuses_newcomers_and_keeps_its_promises_to_the_others(tmp_path: Path) -> None:
+    slow = slow_of("llama3")
+    proposer = proposer_on(head_from(slow.files, tmp_path), Tree.chain(3), kv_tokens=80)
+    first, second = (Story(proposer, n, [n, 8, 9, 10], features(40, 16, seed=n)) for n in (1, 2))
+    for story in (first, second):
+        story.read(3)
+        story.open()
+    assert len(first.draft()) == 3
+    second_tokens = second.tokens + list(range(30)) * 4
+    second.tokens = second_tokens
+    assert len(second.draft()) == 0
+    proposer.close(Closing((2,), "finished"))
+    first.commit(4, 5)
+    assert first.draft().token_ids == max(slow_draft(slow, first, (1, 1, 1)).values(), key=len)
+    proposer.close(Closing((1, 99), "finished"))
+    assert proposer.used_tokens == 0
+
+
+def test_a_missing_chunk_ends_the_drafts_and_a_new_start_brings_them_back(tmp_path: Path) -> None:
+    slow = slow_of("published")
+    proposer = proposer_on(head_from(slow.files, tmp_path), Tree.chain(2))
+    story = Story(proposer, 1, [5, 6, 7, 8, 9, 10], features(40, 48, seed=1))
+    story.read(2)
+    story.read_to = 3  # nobody showed the third
+    story.read(5)
+    story.open()
+    assert len(story.draft()) == 0
+    proposer.close(Closing((1,), "preempted"))
+    story.read_to, story.epoch = 0, 2
+    story.read(5)
+    story.open(prompt_length=4)
+    assert story.draft().token_ids == max(slow_draft(slow, story, (1, 1)).values(), key=len)
+
+
+def test_logits_that_are_no_distribution_end_a_branch(tmp_path: Path) -> None:
+    files = eagle3()
+    files.tensors["lm_head.weight"].fill_(torch.nan)
+    story = Story(proposer_on(head_from(files, tmp_path), Tree.chain(2)), 1, [5, 6, 7], features(9, 48, seed=1))
+    story.read(2)
+    story.open()
+    assert story.draft() == Draft()
