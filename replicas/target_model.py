@@ -12,7 +12,7 @@ from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import context_length, load_config
-from replicas.engine.model import Model, Segment, kv_bytes_per_token, load_model
+from replicas.engine.model import DecoderModel, Model, Segment, kv_bytes_per_token, load_model
 from replicas.memory_check import GIB, check_memory
 from replicas.model_store import resolve_model
 
@@ -21,7 +21,8 @@ from replicas.model_store import resolve_model
 class TargetModel:
     """A model that is ready to answer."""
 
-    model: Model
+    name: str
+    model: DecoderModel
     tokenizer: Tokenizer
 
     @property
@@ -30,8 +31,21 @@ class TargetModel:
         return int(min(self.model.vocab_size, self.tokenizer.vocab_size))
 
 
-def load_target(config: ModelConfig, engine: EngineConfig, progress: Callable[[str], None]) -> TargetModel:
-    """Find, check, load and warm up the model. Raises ConfigError in one line where that is impossible."""
+def no_taps(_layers: int) -> tuple[int, ...]:
+    """For a target without a head."""
+    return ()
+
+
+def load_target(
+    config: ModelConfig,
+    engine: EngineConfig,
+    progress: Callable[[str], None],
+    choose_taps: Callable[[int], tuple[int, ...]] = no_taps,
+) -> TargetModel:
+    """Find, check, load and warm up the model. Raises ConfigError in one line where that is impossible.
+
+    `choose_taps` says which states a head needs of a model of so many layers.
+    """
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     device = _device(engine.device)
@@ -42,12 +56,17 @@ def load_target(config: ModelConfig, engine: EngineConfig, progress: Callable[[s
     progress(f"loading {config.model} in {config.dtype} on {device}, KV cache for {kv_tokens} tokens")
     try:
         model = load_model(
-            folder, dtype=config.dtype, device=device, kv_tokens=kv_tokens, max_model_len=config.max_model_len
+            folder,
+            dtype=config.dtype,
+            device=device,
+            kv_tokens=kv_tokens,
+            max_model_len=config.max_model_len,
+            taps=choose_taps(load_config(folder).num_hidden_layers),
         )
         warm_up(model, engine)
     except OutOfMemory as error:
         raise ConfigError(f"{config.model} does not fit into the memory of {device}: {error}") from error
-    return TargetModel(model, tokenizer)
+    return TargetModel(config.model, model, tokenizer)
 
 
 def warm_up(model: Model, engine: EngineConfig) -> None:

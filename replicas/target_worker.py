@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from fleet.clock import Clock, SystemClock
-from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig, explain
+from fleet.config import HEAD_METHODS, DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig, explain
 from fleet.errors import ConfigError
 from fleet.traffic import ReplicaReport
 from replicas.compatibility.check import pair_of, require_pair
@@ -24,11 +24,12 @@ from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import Speculator
 from replicas.engine.step import StepRunner
 from replicas.engine_thread import EngineThread
+from replicas.heads.loading import PublishedHead, read_head
 from replicas.health_probe import HealthProbe
-from replicas.proposing import Proposing, prompt_lookup, remote_draft
+from replicas.proposing import Proposing, drafting_head, prompt_lookup, remote_draft, suffix_decoding
 from replicas.speculation.proposer import ProposerHealth, ProposerState
 from replicas.stream_ledger import StreamLedger
-from replicas.target_model import TargetModel, load_target
+from replicas.target_model import TargetModel, load_target, no_taps
 from replicas.token_server import TokenServer
 
 NO_PROPOSER = ProposerState(ProposerHealth.NONE, draft_seconds=0.0, wire_seconds=0.0)
@@ -72,8 +73,10 @@ class TargetWorker:
     async def start(cls, settings: WorkerSettings, clock: Clock | None = None) -> TargetWorker:
         """Load, warm up and listen. Raises ConfigError in one line where the settings cannot work."""
         clock = clock or SystemClock()
-        target = await asyncio.to_thread(load_target, settings.model, settings.engine, logger.info)
-        worker = cls(settings, target, await _start_proposing(settings, target, clock), clock)
+        head = await asyncio.to_thread(_read_head, settings.speculative)
+        choose_taps = head.taps if head is not None else no_taps
+        target = await asyncio.to_thread(load_target, settings.model, settings.engine, logger.info, choose_taps)
+        worker = cls(settings, target, await _start_proposing(settings, target, head, clock), clock)
         worker.tokens_address = await worker._server.start(settings.host)
         worker._engine.start()
         return worker
@@ -122,14 +125,27 @@ class TargetWorker:
             await self._proposing.close()
 
 
-async def _start_proposing(settings: WorkerSettings, target: TargetModel, clock: Clock) -> Proposing | None:
-    if settings.speculative is None:
+def _read_head(speculative: SpeculativeConfig | None) -> PublishedHead | None:
+    if speculative is None or speculative.method not in HEAD_METHODS:
         return None
-    pair = pair_of(settings.model, settings.speculative)
+    return read_head(speculative, logger.info)
+
+
+async def _start_proposing(
+    settings: WorkerSettings, target: TargetModel, head: PublishedHead | None, clock: Clock
+) -> Proposing | None:
+    speculative = settings.speculative
+    if speculative is None:
+        return None
+    pair = pair_of(settings.model, speculative)
     await asyncio.to_thread(require_pair, pair, logger.info, target.tokenizer)
-    if settings.speculative.method == "ngram":
-        return prompt_lookup(settings.speculative, settings.drill, target)
-    return await remote_draft(settings.speculative, settings.host, settings.model, target, clock)
+    if head is not None:
+        return drafting_head(head, settings.drill, target, clock)
+    if speculative.method == "ngram":
+        return prompt_lookup(speculative, settings.drill, target)
+    if speculative.method == "suffix":
+        return suffix_decoding(speculative, settings.drill, target)
+    return await remote_draft(speculative, settings.host, settings.model, target, clock)
 
 
 def _make_engine(settings: WorkerSettings, target: TargetModel, proposing: Proposing | None, clock: Clock) -> Engine:
@@ -139,9 +155,13 @@ def _make_engine(settings: WorkerSettings, target: TargetModel, proposing: Propo
         target.tokenizer,
         settings.engine,
         runner=StepRunner(target.model, sampler, DrilledSteps(settings.drill) if settings.drill else None),
-        speculator=Speculator(proposing.proposer, proposing.policy, target.vocab_size, clock) if proposing else None,
+        speculator=_make_speculator(proposing, target.vocab_size, clock) if proposing else None,
         clock=clock,
     )
+
+
+def _make_speculator(proposing: Proposing, vocab_size: int, clock: Clock) -> Speculator:
+    return Speculator(proposing.proposer, proposing.policy, vocab_size, clock, proposing.reader)
 
 
 def _mean_step_seconds(before: EngineStats, after: EngineStats) -> float:

@@ -33,9 +33,7 @@ def eagle3_taps(checkpoint: Checkpoint, layers: int, *, are_outputs: bool = Fals
     target does not offer them.
     """
     ids = _flag(checkpoint, AUXILIARY, None)
-    if ids is None:
-        ids = (2, layers // 2, layers - 3)
-    taps = _layer_ids(checkpoint.name, ids, are_outputs)
+    taps = (2, layers // 2, layers - 3) if ids is None else _layer_ids(checkpoint.name, ids, are_outputs)
     if len(set(taps)) != len(taps) or not all(0 <= tap <= layers for tap in taps):
         raise ConfigError(
             f"{checkpoint.name} reads the target's states at layers {list(taps)}, which {layers} layers do not offer"

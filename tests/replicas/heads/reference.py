@@ -129,14 +129,11 @@ class SlowEagle:
         return sum((w * v[shared] for w, v in zip(weights, self.values[-seen:], strict=True)), torch.zeros(self.width))
 
     def _turned(self, vector: Tensor, position: int) -> Tensor:
+        """Channels i and i + D/2 are a complex number that is multiplied by e^(i · position · frequency)."""
         half = self.width // 2
-        turned = vector.clone()
-        for i in range(half):
-            angle = position * self._frequency(i)
-            a, b = float(vector[i]), float(vector[i + half])
-            turned[i] = a * math.cos(angle) - b * math.sin(angle)
-            turned[i + half] = b * math.cos(angle) + a * math.sin(angle)
-        return turned
+        angles = torch.tensor([position * self._frequency(i) for i in range(half)], dtype=torch.float64)
+        turned = torch.complex(vector[:half], vector[half:]) * torch.polar(torch.ones_like(angles), angles)
+        return torch.cat([turned.real, turned.imag])
 
     def _frequency(self, i: int) -> float:
         theta = self.config.get("rope_parameters", self.config).get("rope_theta", 10000.0)

@@ -64,9 +64,9 @@ def test_a_tree_of_drafts_is_the_papers_definition_after_any_course_of_events(na
     assert branches(story.draft(), tree) == slow_draft(slow, story, COUNTS)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 4)), min_size=4, max_size=14),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 4)), min_size=3, max_size=8),
     st.sampled_from(["llama3", "sliding"]),
 )
 def test_sequences_that_are_drafted_for_together_do_not_disturb_each_other(
@@ -83,15 +83,10 @@ def test_sequences_that_are_drafted_for_together_do_not_disturb_each_other(
         story.open()
     for which, count, depth in steps:
         stories[which].commit(*(torch.arange(count) * 7 % VOCABULARY).tolist())
-        wants = [story.want(max(1, depth)) for story in stories]
-        proposals = proposer.propose(wants)
-        for story in stories:
-            (longest,) = [
-                tokens
-                for path, tokens in slow_draft(slow, story, (1,) * max(1, depth)).items()
-                if len(path) == max(1, depth)
-            ]
-            assert proposals[story.sequence_id].token_ids == longest
+        proposals = proposer.propose([story.want(1 + depth) for story in stories])
+    for story in stories:
+        drafted = slow_draft(slow, story, (1,) * min(4, 1 + depth))
+        assert proposals[story.sequence_id].token_ids == max(drafted.values(), key=len)
 
 
 def test_a_chain_draws_with_the_targets_noise_and_its_own_branch_as_output(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Whatever head drafts, however: the answer is the one without any, to the token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig
+
+from fleet.clock import SystemClock
+from fleet.config import SpeculativeConfig
+from fleet.generation import GenerationRequest, Round
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.sampling import Sampler
+from replicas.heads.checkpoint import read_checkpoint
+from replicas.heads.loading import PublishedHead
+from tests.replicas.engine.requests import mixed_requests
+from tests.replicas.engine.rig import Result, Rig, tiny_tokenizer
+from tests.replicas.heads import checkpoints
+from tests.tiny_models import SIZES, tiny_model_folder
+
+FEW = (20, 30, 40)
+"""A bias towards few tokens makes even untrained heads agree with the target now and then."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {**SIZES, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 8, "vocab_size": 60}
+    return tiny_model_folder(tmp_path_factory.mktemp("target") / "model", LlamaConfig(**sizes))
+
+
+def biased(each: GenerationRequest) -> GenerationRequest:
+    bias = tuple((token_id, 12.0) for token_id in FEW)
+    return replace(each, sampling=replace(each.sampling, logit_bias=(*each.sampling.logit_bias, *bias)))
+
+
+REQUESTS = [biased(each) for each in mixed_requests() if each.sampling.max_tokens <= 20]
+
+
+def load(folder: Path, taps: tuple[int, ...] = (), kv_tokens: int = 600) -> DecoderModel:
+    return load_model(folder, dtype="float32", device="cpu", kv_tokens=kv_tokens, taps=taps)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> dict[str, Result]:
+    return Rig(load(folder)).run(*REQUESTS)
+
+
+HEADS: dict[str, Callable[[], checkpoints.Files]] = {
+    "eagle": checkpoints.eagle_vicuna,
+    "eagle3": checkpoints.eagle3,
+    "medusa": checkpoints.medusa,
+}
+
+
+@pytest.mark.parametrize("kv_tokens", [600, 150], ids=["roomy", "preempting"])
+@pytest.mark.parametrize("tree", [None, (3, 2, 1)], ids=["chain", "tree"])
+@pytest.mark.parametrize("method", sorted(HEADS))
+def test_every_feature_gives_the_same_answer_with_every_head(
+    method: str,
+    tree: tuple[int, ...] | None,
+    kv_tokens: int,
+    folder: Path,
+    expected: dict[str, Result],
+    tmp_path: Path,
+) -> None:
+    checkpoint = read_checkpoint(HEADS[method]().write(tmp_path))
+    config = SpeculativeConfig.model_validate({"method": method, "model": "head", "tree": tree, "adaptive": False})
+    head = PublishedHead(config, checkpoint)
+    model = load(folder, head.taps(8), kv_tokens)
+    sampler = Sampler(60, tiny_tokenizer().eos_token_ids)
+    proposer, _ = head.on(model, "tiny-target", sampler, SystemClock())
+    rig = Rig(model, proposer=proposer, reader=proposer, must_answer=False, max_num_batched_tokens=64)
+    results = rig.run(*REQUESTS)
+    for each in REQUESTS:
+        assert results[each.request_id].answer() == expected[each.request_id].answer(), each.request_id
+        mine, theirs = results[each.request_id].logprobs, expected[each.request_id].logprobs
+        assert [entry.token_id for entry in mine] == [entry.token_id for entry in theirs]
+    rounds: list[Round] = [chunk.round for result in results.values() for chunk in result.chunks if chunk.round]
+    assert sum(round_.drafted for round_ in rounds) > len(rounds)
+    assert sum(round_.accepted for round_ in rounds) > 0.1 * len(rounds)
+    assert (rig.engine.stats.preemptions > 0) == (kv_tokens == 150)
