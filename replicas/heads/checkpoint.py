@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from fleet.errors import ConfigError
+from replicas.engine.linear import Linear, make_linear
 
+Reorder = Callable[[Tensor], Tensor]
 PICKLED = (".bin", ".pt", ".pth")
 
 
 @dataclass(frozen=True, slots=True)
+class Norm:
+    """x · w / √(mean(x²) + ε) over the last dimension (Zhang, Sennrich, arXiv:1910.07467)."""
+
+    weight: Tensor
+    epsilon: float
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return functional.rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A config as written and the tensors by name, on the CPU in the dtype of the file."""
+    """A config as written and the tensors by name; as read, on the CPU and in the dtype of the file."""
 
     name: str
     """What messages call it."""
@@ -37,20 +51,28 @@ class Checkpoint:
             raise ConfigError(f"{self.name}: '{name}' has the shape {list(tensor.shape)}, expected {list(shape)}")
         return tensor
 
-    def linear(self, name: str, rows: int, columns: int) -> nn.Linear:
-        """The layer `name.weight` [rows, columns] with `name.bias` [rows] exactly where the file has one."""
-        has_bias = f"{name}.bias" in self.tensors
-        layer = nn.Linear(columns, rows, bias=has_bias, device="meta")
-        layer.weight = _frozen(self.take(f"{name}.weight", rows, columns))
-        if has_bias:
-            layer.bias = _frozen(self.take(f"{name}.bias", rows))
-        return layer
+    def linear(self, name: str, rows: int, columns: int, reorder: Reorder | None = None) -> Linear:
+        """The layer `name.weight` [rows, columns] with `name.bias` [rows] exactly where the file has one.
 
-    def norm(self, name: str, width: int, epsilon: float) -> nn.RMSNorm:
+        `reorder` is applied to the rows of both.
+        """
+        weight = self.take(f"{name}.weight", rows, columns)
+        bias = self.take(f"{name}.bias", rows) if f"{name}.bias" in self.tensors else None
+        if reorder is not None:
+            weight, bias = reorder(weight), None if bias is None else reorder(bias)
+        return make_linear(weight, bias)
+
+    def norm(self, name: str, width: int, epsilon: float) -> Norm:
         """The RMS norm `name.weight` [width]."""
-        layer = nn.RMSNorm(width, epsilon, device="meta")
-        layer.weight = _frozen(self.take(f"{name}.weight", width))
-        return layer
+        return Norm(self.take(f"{name}.weight", width), epsilon)
+
+    def placed(self, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+        """The same on a device, with floating-point tensors in the dtype to compute in."""
+        tensors = {
+            name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+            for name, tensor in self.tensors.items()
+        }
+        return replace(self, tensors=tensors)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -86,10 +108,6 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ConfigError(f"{file} does not hold tensors by name")
     return content
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)
 
 
 def _some(tensors: Mapping[str, Tensor], most: int = 6) -> str:

@@ -9,7 +9,7 @@ input, and the target's own output head turns it into logits of t_{i+2}.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fleet.errors import ConfigError
 from replicas.heads.cache import CachedRows
@@ -21,7 +21,7 @@ PREFIX = "layers.0"
 UNEXPECTED_NORM = f"{PREFIX}.input_layernorm.weight"
 
 
-class EagleHead(nn.Module):
+class EagleHead:
     """Works on hidden states; see `EagleNetwork`."""
 
     def __init__(self, checkpoint: Checkpoint, target: Shared) -> None:
@@ -29,7 +29,6 @@ class EagleHead(nn.Module):
 
         `fc` has a bias exactly where the file holds one: the config's `bias` is absent in files of both kinds.
         """
-        super().__init__()
         if UNEXPECTED_NORM in checkpoint.tensors:
             raise ConfigError(f"{checkpoint.name} is not an EAGLE-1 head: it has '{UNEXPECTED_NORM}' (eagle3?)")
         self.config: LayerConfig = layer_config(checkpoint.name, checkpoint.config)
@@ -39,17 +38,15 @@ class EagleHead(nn.Module):
             raise ConfigError(f"{checkpoint.name}: its config says that 'fc' has a bias, and the file has no 'fc.bias'")
         self._head = target.head
         self._embedding = own_embedding(checkpoint, self.config, target)
-        self.fc = checkpoint.linear("fc", hidden, 2 * hidden)
-        self.layer = DraftLayer(checkpoint, PREFIX, self.config, hidden)
+        self._fc = checkpoint.linear("fc", hidden, 2 * hidden)
+        self._layer = DraftLayer(checkpoint, PREFIX, self.config, hidden)
 
     def fuse(self, features: Tensor) -> Tensor:
         return features
 
-    def forward(self, token_ids: Tensor, states: Tensor, rows: CachedRows) -> Tensor:
-        embedded = self._embedding[token_ids].to(states.dtype)
-        fused = self.fc(torch.cat((embedded, states), dim=-1))
-        answer: Tensor = self.layer(fused, fused, rows)
-        return answer
+    def __call__(self, token_ids: Tensor, states: Tensor, rows: CachedRows) -> Tensor:
+        fused = self._fc(torch.cat((self._embedding[token_ids], states), dim=-1))
+        return self._layer(fused, fused, rows)
 
     def logits(self, states: Tensor) -> Tensor:
         return self._head(states)
@@ -59,5 +56,4 @@ def own_embedding(checkpoint: Checkpoint, config: LayerConfig, target: Shared) -
     """The checkpoint's embedding [vocab, hidden] where it has one, else the target's."""
     if "embed_tokens.weight" not in checkpoint.tensors:
         return target.embedding
-    own = checkpoint.take("embed_tokens.weight", config.vocab_size, config.hidden_size)
-    return own.to(device=target.embedding.device, dtype=target.embedding.dtype)
+    return checkpoint.take("embed_tokens.weight", config.vocab_size, config.hidden_size)

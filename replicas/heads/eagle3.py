@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fleet.errors import ConfigError
 from replicas.heads.cache import CachedRows
-from replicas.heads.checkpoint import Checkpoint
+from replicas.heads.checkpoint import Checkpoint, Norm
 from replicas.heads.eagle import own_embedding
 from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
 from replicas.heads.target import Shared
@@ -47,7 +47,7 @@ def _layer_ids(name: str, ids: object, are_outputs: bool) -> tuple[int, ...]:
     return tuple(number + are_outputs for number in ids)
 
 
-class Eagle3Head(nn.Module):
+class Eagle3Head:
     """Works on fused states; see `EagleNetwork`."""
 
     def __init__(self, checkpoint: Checkpoint, target: Shared, *, taps: tuple[int, ...]) -> None:
@@ -55,7 +55,6 @@ class Eagle3Head(nn.Module):
 
         Raises ConfigError where the file does not fit its config or the target.
         """
-        super().__init__()
         own = checkpoint.config.get("transformer_layer_config")
         self.config: LayerConfig = layer_config(checkpoint.name, own or checkpoint.config)
         hidden = self.config.hidden_size
@@ -67,12 +66,12 @@ class Eagle3Head(nn.Module):
         width = len(taps) * target.hidden_size
         self._embedding = own_embedding(checkpoint, self.config, target)
         self._norms = _feature_norms(checkpoint, self.config, width, len(taps))
-        self.fc = checkpoint.linear("fc", hidden, width)
+        self._fc = checkpoint.linear("fc", hidden, width)
         prefix = "midlayer" if "midlayer.hidden_norm.weight" in checkpoint.tensors else "layers.0"
-        self.embedding_norm = checkpoint.norm(f"{prefix}.input_layernorm", hidden, self.config.rms_norm_eps)
-        self.state_norm = checkpoint.norm(f"{prefix}.hidden_norm", hidden, self.config.rms_norm_eps)
-        self.layer = DraftLayer(checkpoint, prefix, self.config, 2 * hidden)
-        self.norm = checkpoint.norm("norm", hidden, self.config.rms_norm_eps)
+        self._embedding_norm = checkpoint.norm(f"{prefix}.input_layernorm", hidden, self.config.rms_norm_eps)
+        self._state_norm = checkpoint.norm(f"{prefix}.hidden_norm", hidden, self.config.rms_norm_eps)
+        self._layer = DraftLayer(checkpoint, prefix, self.config, 2 * hidden)
+        self._norm = checkpoint.norm("norm", hidden, self.config.rms_norm_eps)
         self._output = _DraftVocabulary(checkpoint, hidden, target.vocab_size)
         self._norms_residual = bool(_flag(checkpoint, "norm_before_residual", own is not None))
         self._feeds_back_normed = bool(_flag(checkpoint, "norm_output", False))
@@ -83,45 +82,40 @@ class Eagle3Head(nn.Module):
         elif self._norms:
             parts = features.chunk(len(self._norms), dim=-1)
             features = torch.cat([norm(part) for norm, part in zip(self._norms, parts, strict=True)], dim=-1)
-        fused: Tensor = self.fc(features)
-        return fused
+        return self._fc(features)
 
-    def forward(self, token_ids: Tensor, states: Tensor, rows: CachedRows) -> Tensor:
-        embedded = self.embedding_norm(self._embedding[token_ids].to(states.dtype))
-        normed = self.state_norm(states)
-        residual = normed if self._norms_residual else states
-        answer: Tensor = self.layer(torch.cat((embedded, normed), dim=-1), residual, rows)
-        fed_back: Tensor = self.norm(answer) if self._feeds_back_normed else answer
-        return fed_back
+    def __call__(self, token_ids: Tensor, states: Tensor, rows: CachedRows) -> Tensor:
+        normed = self._state_norm(states)
+        inputs = torch.cat((self._embedding_norm(self._embedding[token_ids]), normed), dim=-1)
+        answer = self._layer(inputs, normed if self._norms_residual else states, rows)
+        return self._norm(answer) if self._feeds_back_normed else answer
 
     def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self._output(states if self._feeds_back_normed else self.norm(states))
-        return logits
+        return self._output(states if self._feeds_back_normed else self._norm(states))
 
 
-class _DraftVocabulary(nn.Module):
+class _DraftVocabulary:
     """The head's own output layer over the target's most frequent tokens: the others get no probability."""
 
     def __init__(self, checkpoint: Checkpoint, hidden: int, vocab_size: int) -> None:
         """`d2t` [draft vocabulary] holds offsets: the target's id is draft id + d2t[draft id]."""
-        super().__init__()
         weight = checkpoint.tensors.get("lm_head.weight")
         size = int(checkpoint.config.get("draft_vocab_size") or (vocab_size if weight is None else weight.shape[0]))
-        self.lm_head = checkpoint.linear("lm_head", size, hidden)
+        self._head = checkpoint.linear("lm_head", size, hidden)
         self._vocab_size = vocab_size
-        target_ids = torch.arange(size)
+        target_ids = torch.arange(size, device=None if weight is None else weight.device)
         if size != vocab_size:
             target_ids = target_ids + checkpoint.take("d2t", size).long()
         if int(target_ids.min()) < 0 or int(target_ids.max()) >= vocab_size or len(torch.unique(target_ids)) != size:
             raise ConfigError(f"{checkpoint.name}: 'd2t' does not lead to {size} tokens below {vocab_size}")
-        self.register_buffer("target_ids", target_ids, persistent=False)
+        self._target_ids = target_ids
 
-    def forward(self, rows: Tensor) -> Tensor:
-        logits: Tensor = self.lm_head(rows).float()
+    def __call__(self, rows: Tensor) -> Tensor:
+        logits = self._head(rows).float()
         if logits.shape[1] == self._vocab_size:
             return logits
         everywhere = logits.new_full((len(logits), self._vocab_size), -math.inf)
-        return everywhere.index_copy_(1, self.get_buffer("target_ids"), logits)
+        return everywhere.index_copy_(1, self._target_ids, logits)
 
 
 def _target_width(checkpoint: Checkpoint, hidden: int) -> int:
@@ -129,15 +123,15 @@ def _target_width(checkpoint: Checkpoint, hidden: int) -> int:
     return int(checkpoint.config.get("target_hidden_size") or hidden)
 
 
-def _feature_norms(checkpoint: Checkpoint, config: LayerConfig, width: int, parts: int) -> nn.ModuleList:
+def _feature_norms(checkpoint: Checkpoint, config: LayerConfig, width: int, parts: int) -> list[Norm]:
     """Norms before `fc`: none, one over all states side by side, or one for each of them."""
     epsilon = config.rms_norm_eps
     if _flag(checkpoint, "fc_norm", False):
         each = width // parts
-        return nn.ModuleList(checkpoint.norm(f"fc_norm.{part}", each, epsilon) for part in range(parts))
+        return [checkpoint.norm(f"fc_norm.{part}", each, epsilon) for part in range(parts)]
     if _flag(checkpoint, "norm_before_fc", False):
-        return nn.ModuleList([checkpoint.norm("input_norm", width, epsilon)])
-    return nn.ModuleList()
+        return [checkpoint.norm("input_norm", width, epsilon)]
+    return []
 
 
 def _flag(checkpoint: Checkpoint, key: str, default: Any) -> Any:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from fleet.config import explain
 from fleet.errors import ConfigError
+from replicas.engine.rope import Rotation, pair_channels, rotate
 from replicas.heads.cache import CachedRows
 from replicas.heads.checkpoint import Checkpoint
-from replicas.heads.rotary import rotary_from, rotate
+from replicas.heads.rotary import rope_from
 
 
 class LayerConfig(BaseModel):
@@ -64,33 +66,36 @@ def layer_config(name: str, config: Mapping[str, Any]) -> LayerConfig:
     return found
 
 
-class DraftLayer(nn.Module):
+class DraftLayer:
     """Attention and gated MLP of a Llama layer, whose attention may read rows of another width than the residual."""
 
     def __init__(self, checkpoint: Checkpoint, prefix: str, config: LayerConfig, input_width: int) -> None:
         """Takes the tensors `{prefix}.self_attn.*`, `{prefix}.mlp.*` and `{prefix}.post_attention_layernorm`."""
-        super().__init__()
-        hidden, width = config.hidden_size, config.head_width
+        hidden, inner, width = config.hidden_size, config.intermediate_size, config.head_width
         queries, keys = config.num_attention_heads * width, config.kv_heads * width
         self._heads, self._kv_heads, self._width = config.num_attention_heads, config.kv_heads, width
-        self._rotary = rotary_from(checkpoint.config.get("transformer_layer_config") or checkpoint.config, width)
-        self.q_proj = checkpoint.linear(f"{prefix}.self_attn.q_proj", queries, input_width)
-        self.k_proj = checkpoint.linear(f"{prefix}.self_attn.k_proj", keys, input_width)
-        self.v_proj = checkpoint.linear(f"{prefix}.self_attn.v_proj", keys, input_width)
-        self.o_proj = checkpoint.linear(f"{prefix}.self_attn.o_proj", hidden, queries)
-        self.norm = checkpoint.norm(f"{prefix}.post_attention_layernorm", hidden, config.rms_norm_eps)
-        self.gate_proj = checkpoint.linear(f"{prefix}.mlp.gate_proj", config.intermediate_size, hidden)
-        self.up_proj = checkpoint.linear(f"{prefix}.mlp.up_proj", config.intermediate_size, hidden)
-        self.down_proj = checkpoint.linear(f"{prefix}.mlp.down_proj", hidden, config.intermediate_size)
+        own = checkpoint.config.get("transformer_layer_config") or checkpoint.config
+        rope = rope_from(checkpoint.name, own, config.max_position_embeddings)
+        self._norm = checkpoint.norm(f"{prefix}.post_attention_layernorm", hidden, config.rms_norm_eps)
+        self._rotation = Rotation.of(rope, width, self._norm.weight.device)
+        pairs = partial(pair_channels, head_dim=width)
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        self._queries = checkpoint.linear(f"{attention}.q_proj", queries, input_width, pairs)
+        self._keys = checkpoint.linear(f"{attention}.k_proj", keys, input_width, pairs)
+        self._values = checkpoint.linear(f"{attention}.v_proj", keys, input_width)
+        self._output = checkpoint.linear(f"{attention}.o_proj", hidden, queries)
+        self._gate = checkpoint.linear(f"{mlp}.gate_proj", inner, hidden)
+        self._up = checkpoint.linear(f"{mlp}.up_proj", inner, hidden)
+        self._down = checkpoint.linear(f"{mlp}.down_proj", hidden, inner)
 
-    def forward(self, inputs: Tensor, residual: Tensor, rows: CachedRows) -> Tensor:
+    def __call__(self, inputs: Tensor, residual: Tensor, rows: CachedRows) -> Tensor:
         """Inputs [n, input_width] and residual [n, hidden] to [n, hidden]; keys and values go into the cache."""
-        angles = self._rotary.angles(rows.positions)
-        queries = rotate(self.q_proj(inputs).view(-1, self._heads, self._width), angles)
-        keys = rotate(self.k_proj(inputs).view(-1, self._kv_heads, self._width), angles)
-        values = self.v_proj(inputs).view(-1, self._kv_heads, self._width)
-        residual = residual + self.o_proj(rows.attend(queries, keys, values))
-        normed = self.norm(residual)
-        gated: Tensor = functional.silu(self.gate_proj(normed)) * self.up_proj(normed)
-        answer: Tensor = residual + self.down_proj(gated)
-        return answer
+        rotation = self._rotation.at(rows.positions)
+        queries = self._queries(inputs).view(-1, self._heads, self._width)
+        keys = self._keys(inputs).view(-1, self._kv_heads, self._width)
+        values = self._values(inputs).view(-1, self._kv_heads, self._width)
+        rotate(queries, rotation)
+        rotate(keys, rotation)
+        residual = residual + self._output(rows.attend(queries, keys, values))
+        normed = self._norm(residual)
+        return residual + self._down(functional.silu(self._gate(normed)).mul_(self._up(normed)))

@@ -54,23 +54,24 @@ class PublishedHead:
     def _on(self, model: DecoderModel, target: Shared, sampler: Sampler, clock: Clock) -> tuple[HeadProposer, Tree]:
         tree = wanted_tree(self.config)
         device, dtype = target.embedding.device, target.embedding.dtype
+        checkpoint = self.checkpoint.placed(device, dtype)
         if self.config.method == "medusa":
-            heads = MedusaHeads(self.checkpoint, target).to(device, dtype)
+            heads = MedusaHeads(checkpoint, target)
             if self.config.tree is None:
                 tree = tree.cut(heads.count)
             elif tree.depth > heads.count:
-                raise ConfigError(f"the tree has {tree.depth} levels, {self.checkpoint.name} {heads.count} heads")
+                raise ConfigError(f"the tree has {tree.depth} levels, {checkpoint.name} {heads.count} heads")
             return MedusaProposer(heads, sampler, tree, clock), tree
         network: EagleHead | Eagle3Head
         if self.config.method == "eagle3":
-            network = Eagle3Head(self.checkpoint, target, taps=self.taps(target.layers))
+            network = Eagle3Head(checkpoint, target, taps=self.taps(target.layers))
         else:
-            network = EagleHead(self.checkpoint, target)
+            network = EagleHead(checkpoint, target)
         layer = network.config
         shape = CacheShape(layer.kv_heads, model.kv_tokens, layer.head_width, layer.window)
         drafting = DraftShape(tree, min(layer.max_position_embeddings, model.max_model_len))
         cache = HeadCache(shape, dtype=dtype, device=device)
-        return EagleProposer(network.to(device, dtype), cache, sampler, drafting, clock), tree
+        return EagleProposer(network, cache, sampler, drafting, clock), tree
 
 
 def read_head(config: SpeculativeConfig, progress: Callable[[str], None]) -> PublishedHead:

@@ -8,17 +8,19 @@ Reads Medusa-1 files (`{i}.{j}.linear.*`, `{i}.{n}.weight`) and the layout that 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from fleet.errors import ConfigError
+from replicas.engine.linear import Linear
 from replicas.heads.checkpoint import Checkpoint
 from replicas.heads.target import Shared
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads:
     """Hidden states [n, hidden] after the target's final norm to logits [heads, n, vocab].
 
     The number of heads is counted from the file: published configs name another one.
@@ -26,47 +28,43 @@ class MedusaHeads(nn.Module):
 
     def __init__(self, checkpoint: Checkpoint, target: Shared) -> None:
         """Raises ConfigError where the file holds no heads for this target."""
-        super().__init__()
         self._vocab_size = target.vocab_size
         is_converted = any(name.startswith("blocks.") for name in checkpoint.tensors)
-        self.trunks = nn.ModuleList(_trunks(checkpoint, target, is_converted=is_converted))
-        self.count = len(self.trunks)
+        self._trunks = _trunks(checkpoint, target, is_converted=is_converted)
+        self._target_ids: Tensor | None = None
         if is_converted:
-            outputs, target_ids = _converted_outputs(checkpoint, target, self.count)
+            self._outputs, self._target_ids = _converted_outputs(checkpoint, target, self.count)
         else:
-            outputs, target_ids = _outputs(checkpoint, target, self.trunks), None
-        self.outputs = nn.ModuleList(outputs)
-        self.register_buffer("target_ids", target_ids, persistent=False)
+            self._outputs = [_output(checkpoint, target, f"{i}.{len(t)}") for i, t in enumerate(self._trunks)]
 
-    def forward(self, hidden: Tensor, count: int) -> Tensor:
+    @property
+    def count(self) -> int:
+        return len(self._trunks)
+
+    def __call__(self, states: Tensor, count: int) -> Tensor:
         """The first `count` heads' logits, float32 [count, n, vocab]; tokens outside a cut vocabulary get none."""
-        pairs = zip(self.trunks[:count], self.outputs[:count], strict=True)
-        logits = torch.stack([output(trunk(hidden)) for trunk, output in pairs]).float()
-        if self.target_ids is None:
+        pairs = zip(self._trunks[:count], self._outputs[:count], strict=True)
+        logits = torch.stack([output(_through(trunk, states)) for trunk, output in pairs]).float()
+        if self._target_ids is None:
             return logits
         everywhere = logits.new_full((*logits.shape[:2], self._vocab_size), -math.inf)
-        return everywhere.index_copy_(2, self.get_buffer("target_ids"), logits)
+        return everywhere.index_copy_(2, self._target_ids, logits)
 
 
-class _ResidualBlock(nn.Module):
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.linear = linear
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + functional.silu(self.linear(hidden))
+def _through(trunk: Sequence[Linear], hidden: Tensor) -> Tensor:
+    """Residual blocks, one after the other."""
+    for linear in trunk:
+        hidden = hidden + functional.silu(linear(hidden))
+    return hidden
 
 
-def _trunks(checkpoint: Checkpoint, target: Shared, *, is_converted: bool) -> list[nn.Sequential]:
+def _trunks(checkpoint: Checkpoint, target: Shared, *, is_converted: bool) -> list[list[Linear]]:
     """The residual blocks of every head in the file."""
-    trunks: list[nn.Sequential] = []
+    trunks: list[list[Linear]] = []
     while names := _blocks(checkpoint, len(trunks), is_converted=is_converted):
-        blocks = []
         for name in names:
-            width = checkpoint.tensors[f"{name}.weight"].shape[0]
-            target.require(checkpoint.name, hidden_size=width)
-            blocks.append(_ResidualBlock(checkpoint.linear(name, width, width)))
-        trunks.append(nn.Sequential(*blocks))
+            target.require(checkpoint.name, hidden_size=checkpoint.tensors[f"{name}.weight"].shape[0])
+        trunks.append([checkpoint.linear(name, target.hidden_size, target.hidden_size) for name in names])
     if not trunks:
         raise ConfigError(f"{checkpoint.name} holds no Medusa heads: no tensor '0.0.linear.weight' or 'blocks.0.…'")
     return trunks
@@ -81,46 +79,42 @@ def _blocks(checkpoint: Checkpoint, head: int, *, is_converted: bool) -> list[st
     return names
 
 
-def _outputs(checkpoint: Checkpoint, target: Shared, trunks: nn.ModuleList) -> list[nn.Linear]:
-    """Medusa-1: the layer behind the last block of each head, over the whole vocabulary."""
-    layers = []
-    for head, trunk in enumerate(trunks):
-        assert isinstance(trunk, nn.Sequential)
-        name = f"{head}.{len(trunk)}"
-        rows = checkpoint.tensors.get(f"{name}.weight", torch.empty(target.vocab_size, 0)).shape[0]
-        target.require(checkpoint.name, vocab_size=rows)
-        layers.append(checkpoint.linear(name, target.vocab_size, target.hidden_size))
-    return layers
+def _output(checkpoint: Checkpoint, target: Shared, name: str) -> Linear:
+    """An output layer over the target's whole vocabulary."""
+    target.require(checkpoint.name, vocab_size=_rows(checkpoint, name) or target.vocab_size)
+    return checkpoint.linear(name, target.vocab_size, target.hidden_size)
 
 
-def _converted_outputs(checkpoint: Checkpoint, target: Shared, count: int) -> tuple[list[nn.Linear], Tensor | None]:
+def _rows(checkpoint: Checkpoint, name: str) -> int:
+    """Rows of a weight; 0 where there is none."""
+    weight = checkpoint.tensors.get(f"{name}.weight")
+    return 0 if weight is None else weight.shape[0]
+
+
+def _converted_outputs(checkpoint: Checkpoint, target: Shared, count: int) -> tuple[list[Linear], Tensor | None]:
     """vLLM's layout: `lm_heads.{i}`, or one that they share, and perhaps a `token_map` of absolute ids.
 
     Heads with a row for every token are cut to the map; those that were cut already have a row for each of its ids.
     """
-    shared = checkpoint.config.get("original_lm_head") is True
-    names = ["lm_head" if shared and "lm_head.weight" in checkpoint.tensors else f"lm_heads.{i}" for i in range(count)]
-    if shared and names[0] != "lm_head":
-        names = ["lm_heads.0"] * count
+    names = [f"lm_heads.{head}" for head in range(count)]
+    if checkpoint.config.get("original_lm_head") is True:
+        names = ["lm_head" if "lm_head.weight" in checkpoint.tensors else "lm_heads.0"] * count
     token_map = checkpoint.tensors.get("token_map")
-    target_ids = None if token_map is None else token_map.long()
-    if target_ids is not None and not _is_map(target_ids, target.vocab_size):
+    if token_map is None:
+        layers = {name: _output(checkpoint, target, name) for name in set(names)}
+        return [layers[name] for name in names], None
+    target_ids = token_map.long()
+    if not _is_map(target_ids, target.vocab_size):
         raise ConfigError(f"{checkpoint.name}: 'token_map' does not hold different token ids below {target.vocab_size}")
-    layers: dict[str, nn.Linear] = {}
-    for name in names:
-        if name not in layers:
-            layers[name] = _converted_output(checkpoint, target, name, target_ids)
+    layers = {name: _mapped_output(checkpoint, target, name, target_ids) for name in set(names)}
     return [layers[name] for name in names], target_ids
 
 
-def _converted_output(checkpoint: Checkpoint, target: Shared, name: str, target_ids: Tensor | None) -> nn.Linear:
-    rows = checkpoint.tensors.get(f"{name}.weight", torch.empty(target.vocab_size, 0)).shape[0]
-    if target_ids is None or rows not in (len(target_ids), target.vocab_size):
-        target.require(checkpoint.name, vocab_size=rows)
-    layer = checkpoint.linear(name, rows, target.hidden_size)
-    if target_ids is not None and rows != len(target_ids):
-        layer.weight = nn.Parameter(layer.weight[target_ids], requires_grad=False)
-    return layer
+def _mapped_output(checkpoint: Checkpoint, target: Shared, name: str, target_ids: Tensor) -> Linear:
+    if _rows(checkpoint, name) == len(target_ids):
+        return checkpoint.linear(name, len(target_ids), target.hidden_size)
+    target.require(checkpoint.name, vocab_size=_rows(checkpoint, name) or target.vocab_size)
+    return checkpoint.linear(name, target.vocab_size, target.hidden_size, lambda tensor: tensor[target_ids])
 
 
 def _is_map(target_ids: Tensor, vocab_size: int) -> bool:

@@ -188,6 +188,7 @@ EAGLES: dict[str, Callable[[], Files]] = {
     "vicuna": eagle_vicuna,
     "qwen2": eagle_qwen2,
     "own-head-dim": sizes_apart,
+    "no-bias-named-or-stored": lambda: eagle().drop("bias"),
     "theta": lambda: eagle(rope_theta=300.0),
     "targets-embedding": lambda: eagle().drop("embed_tokens.weight"),
 }
