@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -116,15 +118,17 @@ class SpeculativeConfig(Section):
 
 
 def _tree_nodes(tree: tuple[int, ...] | tuple[tuple[int, ...], ...]) -> int:
-    nodes, level = 0, 1
-    for item in tree:
-        if not isinstance(item, int):
-            return len(tree)
-        if item < 1:
-            raise ValueError("tree: every level needs at least one child")
-        level *= item
-        nodes += level
-    return nodes
+    """How many tokens a tree drafts; ValueError where it is none."""
+    paths = [item for item in tree if not isinstance(item, int)]
+    known = {(), *paths}
+    for path in paths:
+        if not path or min(path) < 0 or path[:-1] not in known or paths.count(path) > 1:
+            raise ValueError(f"tree: path {list(path)} is empty, negative, named twice, or has no parent")
+    counts = [item for item in tree if isinstance(item, int)]
+    if min(counts, default=1) < 1:
+        raise ValueError("tree: every level needs at least one child")
+    levels: Iterable[int] = accumulate(counts, operator.mul)
+    return len(paths) + sum(levels)
 
 
 class DrillConfig(Section):
