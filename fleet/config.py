@@ -75,6 +75,10 @@ class SpeculativeConfig(Section):
         min_length=1,
         description="eagle, eagle3, medusa: children per level, or paths of ranks; replaces num_speculative_tokens.",
     )
+    acceptance: Literal["coupled", "rejection"] = Field(
+        "coupled",
+        description="coupled: the same tokens whatever drafts; rejection: the same distribution, for chains of heads.",
+    )
     eagle_aux_layers: Literal["entering", "output"] = Field(
         "entering", description="eagle3: whether the head's layer ids name the states that enter or leave those layers."
     )
@@ -104,6 +108,12 @@ class SpeculativeConfig(Section):
             raise ValueError("prompt_lookup_min must not exceed prompt_lookup_max")
         if self.deadline_floor_ms > self.deadline_ceiling_ms:
             raise ValueError("deadline_floor_ms must not exceed deadline_ceiling_ms")
+        return self
+
+    @model_validator(mode="after")
+    def _rejection_judges_chains(self) -> SpeculativeConfig:
+        if self.acceptance == "rejection" and (self.method not in HEAD_METHODS or self.tree is not None):
+            raise ValueError(f"acceptance 'rejection' judges chains of {', '.join(HEAD_METHODS)}, without a 'tree'")
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,8 @@ smallest of a block is known without its members, and a draw can pass over almos
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,12 +28,26 @@ UNIFORM_BITS = 52
 """With half a step added, every uniform is exact in float64 and neither 0 nor 1."""
 
 
-def stream_key(seed: int, choice_index: int, position: int) -> int:
+class Purpose(IntEnum):
+    """What a draw is for: streams of different purposes are independent."""
+
+    TOKEN = 0
+    DRAFT = 1
+    COIN = 2
+    RECOVERY = 3
+
+
+def stream_key(seed: int, choice_index: int, position: int, purpose: Purpose = Purpose.TOKEN) -> int:
     """The key of one draw's noise, 64 bits; any integers are allowed."""
     key = 0
-    for word in (seed, choice_index, position):
+    for word in (seed, choice_index, position, *([purpose] if purpose else [])):
         key = _mixed((key ^ _mixed(word)) + GOLDEN_GAMMA)
     return key
+
+
+def coin(key: int) -> float:
+    """One uniform number in (0, 1)."""
+    return ((_mixed(key) >> (64 - UNIFORM_BITS)) + 0.5) * 0.5**UNIFORM_BITS
 
 
 def exponentials(key: int, token_ids: Ids) -> Floats:

@@ -49,6 +49,12 @@ def ranking(row: Logits, sampling: SamplingParams, key: int, count: int) -> tupl
     return tuple(token_ids[order[scores[order] > -math.inf]].tolist())
 
 
+def draw(probabilities: Floats, key: int) -> int:
+    """The token drawn from probabilities [V]."""
+    token_ids = np.flatnonzero(probabilities)
+    return int(token_ids[(np.log(probabilities[token_ids]) - np.log(exponentials(key, token_ids))).argmax()])
+
+
 def distribution(row: Logits, sampling: SamplingParams) -> Floats:
     """The probabilities that `race` draws with: [V]."""
     token_ids = survivors(row, sampling)

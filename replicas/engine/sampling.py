@@ -16,8 +16,13 @@ from torch import Tensor
 from fleet.errors import FleetError
 from fleet.generation import SamplingParams, TokenLogprob
 from replicas.engine.adjustments import adjusted, is_adjusted
-from replicas.engine.noise import stream_key
+from replicas.engine.noise import Purpose, stream_key
 from replicas.engine.race import Logits, distribution, race, ranking
+from replicas.engine.race import draw as draw_from
+from replicas.speculation.rejection import Sparse
+
+DRAFT_TOKENS = 64
+"""Tokens that a judged draft is drawn from: what lies beyond them is seldom drawn and never missed."""
 
 
 class UnusableLogits(FleetError):
@@ -37,6 +42,9 @@ class Draw:
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
     """Committed output followed by the drafted tokens before this row; its length is the absolute output position."""
+
+    def key(self, purpose: Purpose) -> int:
+        return stream_key(self.sampling.seed, self.choice_index, len(self.output_token_ids), purpose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +92,11 @@ class Sampler:
     def probabilities(self, logits_row: Tensor, draw: Draw) -> Tensor:
         """The exact distribution that `sample` draws this row's token from: float64 [vocab_size].
 
-        At temperature 0 all of it is on one token.
+        At temperature 0 all of it is on one token. Raises UnusableLogits where nothing may follow.
         """
         row = self._adjusted(logits_row[: self._vocab_size].numpy(force=True), draw)
+        if not math.isfinite(row.max()):
+            raise UnusableLogits([0])
         if not draw.sampling.is_greedy:
             return torch.from_numpy(distribution(row, draw.sampling))
         probabilities = torch.zeros(len(row), dtype=torch.float64)
@@ -104,6 +114,29 @@ class Sampler:
             return [() if token_id is None else (token_id,) for token_id in self._drawn(logits, draws)]
         on_host = logits.numpy(force=True)
         return [self._ranked(on_host[row], draw, counts[row]) for row, draw in enumerate(draws)]
+
+    def drafts(self, logits: Tensor, draws: Sequence[Draw]) -> list[tuple[int, Sparse] | None]:
+        """For a draft that the rejection rule judges: each row's token and exactly what it was drawn from.
+
+        That is the row's distribution cut to its `DRAFT_TOKENS` likeliest tokens. None where nothing may follow.
+        """
+        on_host = logits[:, : self._vocab_size].numpy(force=True)
+        return [self._draft(on_host[row], draw) for row, draw in enumerate(draws)]
+
+    def _draft(self, row: Logits, draw: Draw) -> tuple[int, Sparse] | None:
+        row = self._adjusted(row, draw)
+        if not math.isfinite(row.max()):
+            return None
+        if draw.sampling.is_greedy:
+            token_id = int(row.argmax())
+            return token_id, Sparse.certain(token_id)
+        probabilities = distribution(row, draw.sampling)
+        likeliest = np.argsort(-probabilities, kind="stable")[:DRAFT_TOKENS]
+        likeliest = likeliest[probabilities[likeliest] > 0.0]
+        cut = np.zeros_like(probabilities)
+        cut[likeliest] = probabilities[likeliest] / probabilities[likeliest].sum()
+        token_id = draw_from(cut, draw.key(Purpose.DRAFT))
+        return token_id, Sparse(tuple(likeliest.tolist()), tuple(cut[likeliest].tolist()))
 
     def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
         token_ids = self._drawn(logits, draws)
@@ -134,7 +167,7 @@ class Sampler:
             return ()
         if draw.sampling.is_greedy:
             return _highest(row, count)
-        key = stream_key(draw.sampling.seed, draw.choice_index, len(draw.output_token_ids))
+        key = draw.key(Purpose.TOKEN)
         return (race(row, draw.sampling, key),) if count == 1 else ranking(row, draw.sampling, key, count)
 
     def _is_plain(self, draw: Draw) -> bool:

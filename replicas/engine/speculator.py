@@ -169,7 +169,7 @@ class Speculator:
         """The proposal's tokens if they can be verified: for this very state, and all of them real tokens."""
         if proposal is None or (proposal.epoch, proposal.base_length) != (want.epoch, want.base_length):
             return NO_DRAFT
-        draft = Draft(proposal.token_ids, proposal.parents)
+        draft = Draft(proposal.token_ids, proposal.parents, proposal.distributions)
         if not draft.is_tree:
             draft = draft.first(want.max_tokens)
         is_usable = draft.is_sound() and draft.depth <= want.max_tokens

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fleet.generation import TokenLogprob
 from replicas.engine.block import Block, committed_block
+from replicas.engine.judging import judged_block
 from replicas.engine.model import Model, Segment, allocation_failures
 from replicas.engine.sampling import Draw, Sample, Sampler, UnusableLogits
 from replicas.engine.scheduler import Plan, Work
@@ -57,8 +58,7 @@ class StepRunner:
                 self._model.move(move.source, move.target, move.length)
             forward = self._model.forward([_segment(work) for work in plan.works])
             rows = torch.split(forward.logits, [_logit_rows(work) for work in plan.works])
-            samples = self._sample_all(plan.works, rows)
-            blocks = [committed_block(work.drafted, found) for work, found in zip(plan.works, samples, strict=True)]
+            blocks = self._blocks(plan.works, rows)
             for work, block in zip(plan.works, blocks, strict=True):
                 self._compact(work, block)
             return [
@@ -67,6 +67,19 @@ class StepRunner:
                     plan.works, blocks, rows, _features(forward.features, plan.works, blocks), strict=True
                 )
             ]
+
+    def _blocks(self, works: Items[Work], rows: Items[Tensor]) -> list[Block]:
+        """A draft that names its distributions is judged by the rejection rule, all else by the coupled one."""
+        judged = {
+            index: judged_block(self._sampler, work.drafted, own, _draws(work))
+            for index, (work, own) in enumerate(zip(works, rows, strict=True))
+            if work.drafted.distributions
+        }
+        others = [index for index in range(len(works)) if index not in judged]
+        samples = self._sample_all([works[index] for index in others], [rows[index] for index in others])
+        for index, found in zip(others, samples, strict=True):
+            judged[index] = committed_block(works[index].drafted, found)
+        return [judged[index] for index in range(len(works))]
 
     def _compact(self, work: Work, block: Block) -> None:
         """Close the gaps that rejected nodes of a tree leave before accepted ones."""
@@ -79,7 +92,7 @@ class StepRunner:
         """All rows of the step are sampled together; which ones belong together changes no token."""
         draws = [_draws(work) for work in works]
         asked = [own[len(own) - len(wanted) :] for own, wanted in zip(rows, draws, strict=True)]
-        found = iter(self._sample(torch.cat(asked), [draw for wanted in draws for draw in wanted]))
+        found = iter(self._sample(torch.cat(asked), [draw for wanted in draws for draw in wanted]) if asked else ())
         return [tuple(next(found) for _ in wanted) for wanted in draws]
 
     def _sample(self, logits: Tensor, draws: Items[Draw]) -> list[Sample | None]:

@@ -13,8 +13,8 @@ from fleet.clock import Clock
 from fleet.errors import OutOfMemory
 from replicas.engine.features import Seen
 from replicas.engine.model import allocation_failures
-from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CachedRows, HeadCache, Span
+from replicas.heads.candidates import Picker
 from replicas.heads.followed import Followed, Following
 from replicas.heads.growth import Growth
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
@@ -51,11 +51,11 @@ class EagleProposer:
     """A `Proposer` and `FeatureReader`. Its cache keeps only what was computed from the target's own features."""
 
     def __init__(
-        self, network: EagleNetwork, cache: HeadCache, sampler: Sampler, shape: DraftShape, clock: Clock
+        self, network: EagleNetwork, cache: HeadCache, picker: Picker, shape: DraftShape, clock: Clock
     ) -> None:
         self._network = network
         self._cache = cache
-        self._sampler = sampler
+        self._picker = picker
         self._shape = shape
         self._cuts = [shape.tree.cut(depth) for depth in range(shape.tree.depth + 1)]
         self._clock = clock
@@ -164,7 +164,7 @@ class EagleProposer:
     def _draft_children(self, tips: Sequence[tuple[Growth, int]], states: Tensor) -> None:
         draws = [growth.followed.draw(growth.branch(node)) for growth, node in tips]
         widths = [growth.tree.width(node) for growth, node in tips]
-        candidates = self._sampler.candidates(self._network.logits(states), draws, widths)
+        candidates = self._picker.pick(self._network.logits(states), draws, widths)
         for (growth, node), found in zip(tips, candidates, strict=True):
             growth.add(node, found)
 

@@ -56,7 +56,14 @@ class Followed:
 
     def proposal(self, draft: Draft) -> Proposal:
         assert self.opening is not None
-        return Proposal(self.sequence_id, self.opening.epoch, self.base_length, draft.token_ids, parents=draft.parents)
+        return Proposal(
+            self.sequence_id,
+            self.opening.epoch,
+            self.base_length,
+            draft.token_ids,
+            parents=draft.parents,
+            distributions=draft.distributions,
+        )
 
 
 class Following:

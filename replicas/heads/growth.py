@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from replicas.heads.candidates import Candidates
 from replicas.heads.followed import Followed
+from replicas.speculation.rejection import Sparse
 from replicas.speculation.tree import ROOT, Draft, Tree
 
 
@@ -20,6 +22,7 @@ class Growth:
     tree: Tree
     token_ids: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
+    distributions: list[Sparse] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
     """The draft's node by the tree's."""
     lineage: dict[int, tuple[int, ...]] = field(default_factory=lambda: {ROOT: ()})
@@ -32,7 +35,7 @@ class Growth:
 
     def draft(self) -> Draft:
         is_chain = self.parents == list(range(ROOT, len(self.parents) - 1))
-        return Draft(tuple(self.token_ids), () if is_chain else tuple(self.parents))
+        return Draft(tuple(self.token_ids), () if is_chain else tuple(self.parents), tuple(self.distributions))
 
     def token(self, node: int) -> int:
         return self.token_ids[self.numbers[node]]
@@ -53,14 +56,15 @@ class Growth:
             tokens.append(self.token(node))
         return tokens
 
-    def add(self, parent: int, candidates: Sequence[int]) -> None:
+    def add(self, parent: int, candidates: Candidates) -> None:
         """Hang a node's candidates, likeliest first, where the tree has children for them."""
         for child in self.tree.children(parent):
             rank = self.tree.ranks[child]
-            if rank < len(candidates):
+            if rank < len(candidates.token_ids):
                 self.numbers[child] = len(self.token_ids)
-                self.token_ids.append(candidates[rank])
+                self.token_ids.append(candidates.token_ids[rank])
                 self.parents.append(self.numbers[parent])
+                self.distributions += [candidates.distribution] if candidates.distribution else []
 
     def next_nodes(self, depth: int) -> list[int]:
         """The drafted nodes of a level that have children to be drafted."""

@@ -13,6 +13,7 @@ from replicas.engine.features import FeatureReader
 from replicas.engine.model import DecoderModel, allocation_failures
 from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CacheShape, HeadCache
+from replicas.heads.candidates import CoupledPicker, IndependentPicker
 from replicas.heads.checkpoint import Checkpoint, read_checkpoint
 from replicas.heads.eagle import EagleHead
 from replicas.heads.eagle3 import Eagle3Head, eagle3_taps
@@ -53,6 +54,7 @@ class PublishedHead:
 
     def _on(self, model: DecoderModel, target: Shared, sampler: Sampler, clock: Clock) -> tuple[HeadProposer, Tree]:
         tree = wanted_tree(self.config)
+        picker = CoupledPicker(sampler) if self.config.acceptance == "coupled" else IndependentPicker(sampler)
         device, dtype = target.embedding.device, target.embedding.dtype
         checkpoint = self.checkpoint.placed(device, dtype)
         if self.config.method == "medusa":
@@ -61,7 +63,7 @@ class PublishedHead:
                 tree = tree.cut(heads.count)
             elif tree.depth > heads.count:
                 raise ConfigError(f"the tree has {tree.depth} levels, {checkpoint.name} {heads.count} heads")
-            return MedusaProposer(heads, sampler, tree, clock), tree
+            return MedusaProposer(heads, picker, tree, clock), tree
         network: EagleHead | Eagle3Head
         if self.config.method == "eagle3":
             network = Eagle3Head(checkpoint, target, taps=self.taps(target.layers))
@@ -71,7 +73,7 @@ class PublishedHead:
         shape = CacheShape(layer.kv_heads, model.kv_tokens, layer.head_width, layer.window)
         drafting = DraftShape(tree, min(layer.max_position_embeddings, model.max_model_len))
         cache = HeadCache(shape, dtype=dtype, device=device)
-        return EagleProposer(network, cache, sampler, drafting, clock), tree
+        return EagleProposer(network, cache, picker, drafting, clock), tree
 
 
 def read_head(config: SpeculativeConfig, progress: Callable[[str], None]) -> PublishedHead:

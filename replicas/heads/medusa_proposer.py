@@ -12,7 +12,7 @@ from fleet.clock import Clock
 from fleet.errors import OutOfMemory
 from replicas.engine.features import Seen
 from replicas.engine.model import allocation_failures
-from replicas.engine.sampling import Sampler
+from replicas.heads.candidates import Picker
 from replicas.heads.followed import Followed, Following
 from replicas.heads.growth import Growth
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
@@ -30,10 +30,10 @@ class MedusaNetwork(Protocol):
 class MedusaProposer:
     """A `Proposer` and `FeatureReader`. The state of the token before the last committed one is all it keeps."""
 
-    def __init__(self, network: MedusaNetwork, sampler: Sampler, tree: Tree, clock: Clock) -> None:
+    def __init__(self, network: MedusaNetwork, picker: Picker, tree: Tree, clock: Clock) -> None:
         """`tree` is no deeper than there are heads."""
         self._network = network
-        self._sampler = sampler
+        self._picker = picker
         self._cuts = [tree.cut(depth) for depth in range(tree.depth + 1)]
         self._clock = clock
         self._following = Following()
@@ -92,7 +92,7 @@ class MedusaProposer:
             max(growth.tree.width(node) for node in nodes) for growth, nodes in zip(growths, parents, strict=True)
         ]
         draws = [growth.followed.draw(growth.first_branch()) for growth in growths]
-        candidates = self._sampler.candidates(logits, draws, widths)
+        candidates = self._picker.pick(logits, draws, widths)
         for growth, nodes, found in zip(growths, parents, candidates, strict=True):
             for node in nodes:
                 if node in growth.numbers:

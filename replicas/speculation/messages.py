@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.generation import SamplingParams
+from replicas.speculation.rejection import Sparse
 
 PROTOCOL_VERSION = 1
 FINISHED = "finished"
@@ -72,6 +73,8 @@ class Proposal:
     """Drafted ahead: it was there before its verdict arrived."""
     parents: tuple[int, ...] = ()
     """Of a tree, as in `tree.Draft`; empty for a chain. Only proposers in the target's process draft trees."""
+    distributions: tuple[Sparse, ...] = ()
+    """What each token was drawn from, as in `tree.Draft`; as yet only from proposers in the target's process."""
 
 
 @dataclass(frozen=True, slots=True)

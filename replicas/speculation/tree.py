@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from replicas.speculation.rejection import Sparse
+
 ROOT = -1
 """Parent of the first level: the last committed token."""
 
@@ -101,6 +103,8 @@ class Draft:
 
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    distributions: tuple[Sparse, ...] = ()
+    """Of a chain that the rejection rule is to judge: what each token was drawn from. Empty: the coupled rule."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -126,7 +130,7 @@ class Draft:
 
     def first(self, count: int) -> Draft:
         """The draft without its last nodes."""
-        return Draft(self.token_ids[:count], self.parents[:count])
+        return Draft(self.token_ids[:count], self.parents[:count], self.distributions[:count])
 
     def branch(self, node: int) -> tuple[int, ...]:
         """Tokens from the first level down to a node, its own included; none for ROOT."""
@@ -137,7 +141,9 @@ class Draft:
         return tuple(reversed(tokens))
 
     def is_sound(self) -> bool:
-        """Whether every node has one parent that comes before it."""
+        """Whether every node has one parent that comes before it, and in a judged chain its distribution."""
+        if self.distributions and (self.parents or len(self.distributions) != len(self.token_ids)):
+            return False
         if not self.parents:
             return True
         pairs = enumerate(self.parents)

@@ -35,6 +35,8 @@ def test_every_proposer_can_be_configured(settings: dict[str, Any]) -> None:
         ({"method": "eagle", "model": "head", "tree": []}, "at least 1 item"),
         ({"method": "eagle", "model": "head", "tree": [[0], [1, 0]]}, "no parent"),
         ({"method": "eagle", "model": "head", "tree": [[0], 2]}, "tree"),
+        ({"method": "eagle", "model": "head", "tree": [2], "acceptance": "rejection"}, "judges chains"),
+        ({"method": "draft_model", "layers": 2, "acceptance": "rejection"}, "judges chains"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ from fleet.generation import SamplingParams
 from replicas.engine.features import Seen
 from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CacheShape, HeadCache
+from replicas.heads.candidates import CoupledPicker
 from replicas.heads.checkpoint import read_checkpoint
 from replicas.heads.eagle import EagleHead
 from replicas.heads.eagle3 import Eagle3Head, eagle3_taps
@@ -48,7 +49,7 @@ def proposer_on(
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
-    return EagleProposer(head, cache, SAMPLER, DraftShape(tree, context), ManualClock())
+    return EagleProposer(head, cache, CoupledPicker(SAMPLER), DraftShape(tree, context), ManualClock())
 
 
 def features(count: int, width: int, seed: int) -> Tensor:

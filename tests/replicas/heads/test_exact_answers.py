@@ -55,6 +55,39 @@ HEADS: dict[str, Callable[[], checkpoints.Files]] = {
 }
 
 
+def run_with(config: SpeculativeConfig, files: checkpoints.Files, folder: Path, kv_tokens: int, head_at: Path) -> Rig:
+    head = PublishedHead(config, read_checkpoint(files.write(head_at)))
+    model = load(folder, head.taps(8), kv_tokens)
+    sampler = Sampler(60, tiny_tokenizer().eos_token_ids)
+    proposer, _ = head.on(model, "tiny-target", sampler, SystemClock())
+    rig = Rig(model, proposer=proposer, reader=proposer, must_answer=False, max_num_batched_tokens=64)
+    rig.run(*REQUESTS)
+    return rig
+
+
+def rounds_of(rig: Rig) -> list[Round]:
+    return [chunk.round for result in rig.results.values() for chunk in result.chunks if chunk.round]
+
+
+@pytest.mark.parametrize("method", sorted(HEADS))
+def test_the_rejection_rule_changes_no_greedy_answer(
+    method: str, folder: Path, expected: dict[str, Result], tmp_path: Path
+) -> None:
+    config = SpeculativeConfig.model_validate(
+        {"method": method, "model": "head", "acceptance": "rejection", "adaptive": False}
+    )
+    rig = run_with(config, HEADS[method](), folder, 600, tmp_path)
+    for each in REQUESTS:
+        result = rig.results[each.request_id]
+        assert result.has_ended
+        assert result.failure is None
+        if each.sampling.is_greedy:
+            assert result.answer() == expected[each.request_id].answer()
+        if each.sampling.logprobs is not None:
+            assert [entry.token_id for entry in result.logprobs] == result.token_ids
+    assert sum(round_.accepted for round_ in rounds_of(rig)) > 0.1 * len(rounds_of(rig))
+
+
 @pytest.mark.parametrize("kv_tokens", [600, 150], ids=["roomy", "preempting"])
 @pytest.mark.parametrize("tree", [None, (3, 2, 1)], ids=["chain", "tree"])
 @pytest.mark.parametrize("method", sorted(HEADS))
@@ -66,19 +99,13 @@ def test_every_feature_gives_the_same_answer_with_every_head(
     expected: dict[str, Result],
     tmp_path: Path,
 ) -> None:
-    checkpoint = read_checkpoint(HEADS[method]().write(tmp_path))
     config = SpeculativeConfig.model_validate({"method": method, "model": "head", "tree": tree, "adaptive": False})
-    head = PublishedHead(config, checkpoint)
-    model = load(folder, head.taps(8), kv_tokens)
-    sampler = Sampler(60, tiny_tokenizer().eos_token_ids)
-    proposer, _ = head.on(model, "tiny-target", sampler, SystemClock())
-    rig = Rig(model, proposer=proposer, reader=proposer, must_answer=False, max_num_batched_tokens=64)
-    results = rig.run(*REQUESTS)
+    rig = run_with(config, HEADS[method](), folder, kv_tokens, tmp_path)
+    results, rounds = rig.results, rounds_of(rig)
     for each in REQUESTS:
         assert results[each.request_id].answer() == expected[each.request_id].answer(), each.request_id
         mine, theirs = results[each.request_id].logprobs, expected[each.request_id].logprobs
         assert [entry.token_id for entry in mine] == [entry.token_id for entry in theirs]
-    rounds: list[Round] = [chunk.round for result in results.values() for chunk in result.chunks if chunk.round]
     assert sum(round_.drafted for round_ in rounds) > len(rounds)
     assert sum(round_.accepted for round_ in rounds) > 0.1 * len(rounds)
     assert (rig.engine.stats.preemptions > 0) == (kv_tokens == 150)

@@ -11,6 +11,7 @@ import torch
 
 from fleet.errors import ConfigError
 from replicas.engine.sampling import Draw
+from replicas.heads.candidates import CoupledPicker
 from replicas.heads.checkpoint import read_checkpoint
 from replicas.heads.medusa import MedusaHeads
 from replicas.heads.medusa_proposer import MedusaProposer
@@ -70,7 +71,7 @@ def test_another_hidden_size_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_tree_holds_each_heads_likeliest_tokens_below_every_branch(tmp_path: Path) -> None:
     files, tree = medusa(), Tree.of_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
-    proposer = MedusaProposer(heads_from(files, tmp_path), SAMPLER, tree, ManualClock())
+    proposer = MedusaProposer(heads_from(files, tmp_path), CoupledPicker(SAMPLER), tree, ManualClock())
     story = Story(proposer, 1, [5, 17, 8, 30], features(40, 16, seed=1))
     story.read(3)
     story.open()
@@ -88,7 +89,7 @@ def test_a_tree_holds_each_heads_likeliest_tokens_below_every_branch(tmp_path: P
 def test_every_head_draws_with_the_noise_of_its_own_position(tmp_path: Path) -> None:
     sampling = replace(GREEDY, temperature=0.8, repetition_penalty=1.3, min_tokens=2)
     files = medusa()
-    proposer = MedusaProposer(heads_from(files, tmp_path), SAMPLER, Tree.chain(3), ManualClock())
+    proposer = MedusaProposer(heads_from(files, tmp_path), CoupledPicker(SAMPLER), Tree.chain(3), ManualClock())
     story = Story(proposer, 1, [5, 17, 8, 30], features(40, 16, seed=1))
     story.read(3)
     story.open(sampling=sampling, prompt_length=3)
@@ -102,7 +103,9 @@ def test_every_head_draws_with_the_noise_of_its_own_position(tmp_path: Path) -> 
 
 def test_a_cut_vocabulary_drafts_none_of_the_other_tokens(tmp_path: Path) -> None:
     files = medusa_converted(rows=len(UNSORTED), token_map=UNSORTED)
-    proposer = MedusaProposer(heads_from(files, tmp_path), SAMPLER, Tree.of_counts([VOCABULARY]), ManualClock())
+    proposer = MedusaProposer(
+        heads_from(files, tmp_path), CoupledPicker(SAMPLER), Tree.of_counts([VOCABULARY]), ManualClock()
+    )
     story = Story(proposer, 1, [5, 17, 8], features(40, 16, seed=1))
     story.read(2)
     story.open()

@@ -1,0 +1,49 @@
+"""How a head picks tokens from its logits: with the target's noise, or for the rejection rule with noise of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from replicas.engine.sampling import Draw, Sampler
+from replicas.speculation.rejection import Sparse
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Tokens that may follow, likeliest first; none where the logits allow none."""
+
+    token_ids: tuple[int, ...] = ()
+    distribution: Sparse | None = None
+    """What the only one was drawn from, where the rejection rule is to judge it."""
+
+
+class Picker(Protocol):
+    """Picks for many rows at once."""
+
+    def pick(self, logits: Tensor, draws: Sequence[Draw], counts: Sequence[int]) -> list[Candidates]:
+        """Up to `counts[row]` tokens from each row of logits, float32 [R, V]."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoupledPicker:
+    """Races with the target's own noise, so that both agree as often as they can."""
+
+    sampler: Sampler
+
+    def pick(self, logits: Tensor, draws: Sequence[Draw], counts: Sequence[int]) -> list[Candidates]:
+        return [Candidates(token_ids) for token_ids in self.sampler.candidates(logits, draws, counts)]
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentPicker:
+    """One token a row, drawn with noise of its own, and what it was drawn from: for chains."""
+
+    sampler: Sampler
+
+    def pick(self, logits: Tensor, draws: Sequence[Draw], counts: Sequence[int]) -> list[Candidates]:
+        drafts = self.sampler.drafts(logits, draws)
+        return [Candidates() if draft is None else Candidates((draft[0],), draft[1]) for draft in drafts]
