@@ -110,6 +110,14 @@ class SpeculativeConfig(Section):
             raise ValueError("deadline_floor_ms must not exceed deadline_ceiling_ms")
         return self
 
+    @property
+    def draft_length(self) -> int:
+        """Tokens of the longest branch of a draft."""
+        if self.tree is None:
+            return self.num_speculative_tokens
+        paths = [len(item) for item in self.tree if not isinstance(item, int)]
+        return max(paths, default=len(self.tree))
+
     @model_validator(mode="after")
     def _rejection_judges_chains(self) -> SpeculativeConfig:
         if self.acceptance == "rejection" and (self.method not in HEAD_METHODS or self.tree is not None):

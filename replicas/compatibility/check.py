@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.config import FleetConfig, ModelConfig, SpeculativeConfig
+from fleet.config import HEAD_METHODS, FleetConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from fleet.tokenizer import Tokenizer
 from replicas.compatibility.drafts import ModelFiles, compare_models, compare_tokenizers
@@ -15,7 +15,7 @@ from replicas.compatibility.heads import HeadFiles, compare_head
 from replicas.compatibility.layout import Kind, recognise
 from replicas.compatibility.stored import read_config, read_head, read_model, read_shapes
 from replicas.engine.decoder_config import load_config
-from replicas.model_store import resolve_model
+from replicas.model_store import resolve_head, resolve_model
 
 LOOKUPS = ("ngram", "suffix")
 """Methods without a model."""
@@ -35,7 +35,7 @@ class Pair:
 
 def pair_of(target: ModelConfig, speculative: SpeculativeConfig) -> Pair:
     """The pair that a path's config describes."""
-    return Pair(target, speculative.method, speculative.model, speculative.layers, speculative.num_speculative_tokens)
+    return Pair(target, speculative.method, speculative.model, speculative.layers, speculative.draft_length)
 
 
 def check_pair(pair: Pair, progress: Callable[[str], None], tokenizer: Tokenizer | None = None) -> PairReport:
@@ -138,6 +138,8 @@ def _architecture(pair: Pair, folder: Path) -> Finding:
 
 
 def _proposer_folder(pair: Pair, progress: Callable[[str], None]) -> Path:
-    """A local folder as it is, for heads need no .safetensors; everything else as a model."""
+    """A head as it was published, which need not be in safetensors; everything else as a model."""
     path = Path(str(pair.model)).expanduser()
-    return path if path.is_dir() else resolve_model(ModelConfig(model=str(pair.model)), progress)
+    if path.is_dir() or pair.method in HEAD_METHODS:
+        return resolve_head(str(pair.model), None, progress)
+    return resolve_model(ModelConfig(model=str(pair.model)), progress)

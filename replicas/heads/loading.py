@@ -59,10 +59,8 @@ class PublishedHead:
         checkpoint = self.checkpoint.placed(device, dtype)
         if self.config.method == "medusa":
             heads = MedusaHeads(checkpoint, target)
-            if self.config.tree is None:
-                tree = tree.cut(heads.count)
-            elif tree.depth > heads.count:
-                raise ConfigError(f"the tree has {tree.depth} levels, {checkpoint.name} {heads.count} heads")
+            if tree.depth > heads.count:
+                raise ConfigError(f"{checkpoint.name} has {heads.count} heads and cannot draft {tree.depth} tokens")
             return MedusaProposer(heads, picker, tree, clock), tree
         network: EagleHead | Eagle3Head
         if self.config.method == "eagle3":

@@ -74,7 +74,7 @@ def test_the_rejection_rule_changes_no_greedy_answer(
     method: str, folder: Path, expected: dict[str, Result], tmp_path: Path
 ) -> None:
     config = SpeculativeConfig.model_validate(
-        {"method": method, "model": "head", "acceptance": "rejection", "adaptive": False}
+        {"method": method, "model": "head", "num_speculative_tokens": 3, "acceptance": "rejection", "adaptive": False}
     )
     rig = run_with(config, HEADS[method](), folder, 600, tmp_path)
     for each in REQUESTS:
@@ -99,7 +99,9 @@ def test_every_feature_gives_the_same_answer_with_every_head(
     expected: dict[str, Result],
     tmp_path: Path,
 ) -> None:
-    config = SpeculativeConfig.model_validate({"method": method, "model": "head", "tree": tree, "adaptive": False})
+    config = SpeculativeConfig.model_validate(
+        {"method": method, "model": "head", "num_speculative_tokens": 3, "tree": tree, "adaptive": False}
+    )
     rig = run_with(config, HEADS[method](), folder, kv_tokens, tmp_path)
     results, rounds = rig.results, rounds_of(rig)
     for each in REQUESTS:

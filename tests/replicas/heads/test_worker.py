@@ -32,7 +32,7 @@ async def test_drafting_in_the_targets_process_changes_no_answer(baseline: Worke
         expected = answers(await router.run(*requests))
     proposers = {
         "eagle3": {"model": str(eagle3().write(tmp_path / "eagle3")), "tree": [2, 2, 1]},
-        "medusa": {"model": str(medusa().write(tmp_path / "medusa"))},
+        "medusa": {"model": str(medusa().write(tmp_path / "medusa")), "num_speculative_tokens": 3},
         "suffix": {},
     }
     for method, keys in proposers.items():
