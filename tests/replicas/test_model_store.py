@@ -54,16 +54,19 @@ def test_a_wrong_name_is_one_line(name: str, message: str) -> None:
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[bool, bool]] = []
 
-    def unreachable(repository: str, revision: str | None, *, offline: bool) -> Path:
-        asked.append(offline)
+    def unreachable(repository: str, revision: str | None, files: tuple[str, ...], *, offline: bool) -> Path:
+        asked.append((offline, "*.bin" in files))
         raise LocalEntryNotFoundError("not cached")
 
     monkeypatch.setattr(model_store, "_snapshot", unreachable)
     with pytest.raises(ConfigError, match="not in the local cache and the model hub is unreachable"):
         resolve("someone/some-model")
-    assert asked == [True, False], "the local cache comes first"
+    with pytest.raises(ConfigError, match="not in the local cache and the model hub is unreachable"):
+        model_store.resolve_head("someone/some-head", None, lambda line: None)
+    # The local cache comes first, and only heads may be pickled.
+    assert asked == [(True, False), (False, False), (True, True), (False, True)]
 
 
 def test_a_file_that_is_no_gguf_is_one_line_and_leaves_nothing(tmp_path: Path, own_cache: Path) -> None:
