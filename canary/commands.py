@@ -18,7 +18,7 @@ from canary.rollout_state import Rollout
 from fleet.errors import BadRequest
 
 LONGEST_REASON = 500
-QUERIES = ("history", "export", "lint", "list")
+QUERIES = ("explain", "history", "export", "lint", "list")
 
 
 def event_for(name: str, arguments: Mapping[str, Any], at: float) -> Event | None:

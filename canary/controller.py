@@ -18,13 +18,14 @@ from canary.events import (
     Ticked,
     WindowClosed,
 )
+from canary.explain import explain
 from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.inbox import Inbox
 from canary.journal import Journal
 from canary.notifier import Notifier
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
 from canary.rates import Rates, Totals
-from canary.status import CommandAnswer, ExportedEvent, HistoryEntry, RolloutStatus
+from canary.status import CommandAnswer, ExportedEvent, Explanation, HistoryEntry, RolloutStatus
 from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
 from fleet.clock import Clock
 from fleet.config import ControllerConfig, resolve_secret
@@ -36,6 +37,10 @@ __all__ = ["Controller", "PathFacts"]
 
 COMMIT_SECONDS = 0.1
 """Reports are committed, and so acknowledged, at once, but no more often than this however many routers there are."""
+LOOK_SECONDS = 1.0
+"""Between two looks at how busy replicas are, who report about as often."""
+KV_FULL = 0.9
+"""Share of the KV cache in use that counts as pressure where the plan does not say."""
 
 LONGEST_PAGE = 1000
 """Events in one answer of `export`."""
@@ -58,7 +63,7 @@ class Controller:
         self._notifier = Notifier(config.webhooks, desk)
         self._rates = Rates()
         self._trips: list[HardTrip] = []
-        self._opened_at = self._ticked_at = desk.now()
+        self._opened_at = self._ticked_at = self._looked_at = desk.now()
         self._journal_failures = 0
 
     @classmethod
@@ -126,13 +131,14 @@ class Controller:
         at = self._desk.now()
         self._trips += self._view.expire(at)
         for report in self._inbox.take():
-            self._desk.count(report.compared, report.served)
+            self._desk.count(report)
             self._desk.memory.sequences[report.router_id] = report.sequence
             self._desk.touch(["sequences"])
             self._trips += report.hard_trips
         while self._trips:
             self._desk.apply(HardTripped(at, self._trips.pop(0)))
         self._note_capacity(at)
+        self._look(at)
         self._close_window(at)
         self._note_applied(at)
         self._desk.apply(Ticked(at))
@@ -158,10 +164,19 @@ class Controller:
         if rollout is None or window is None or at - window.opened < rollout.plan.window:
             return
         plan = rollout.plan
-        self._desk.apply(
-            WindowClosed(at, window.close(at, plan.stable, plan.canary, self._view.in_flight(plan.canary)))
-        )
+        closed = window.close(at, plan.stable, plan.canary, self._view.at_close(plan.canary))
+        self._desk.apply(WindowClosed(at, closed))
         self._desk.open_window(at)
+
+    def _look(self, at: float) -> None:
+        """Note how busy the paths of the rollout are."""
+        rollout, window = self._desk.rollout, self._desk.memory.window
+        if rollout is None or window is None or at - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = at
+        pressure = rollout.plan.guardrails.kv_pressure
+        for path in {rollout.plan.stable, rollout.plan.canary} & set(self._view.paths):
+            window.look(path, self._view.usage(path, KV_FULL if pressure is None else pressure.above))
 
     def _note_applied(self, at: float) -> None:
         rollout, split = self._desk.rollout, self._desk.split
@@ -185,6 +200,8 @@ class Controller:
                 answer = CommandAnswer(errors=errors, warnings=warnings)
             case "list":
                 answer = CommandAnswer(rollouts=self._journal.chronicle.summaries())
+            case "explain":
+                answer = CommandAnswer(explanation=self._explain(arguments))
             case "history":
                 answer = CommandAnswer(events=self._history(arguments))
             case "export":
@@ -252,6 +269,12 @@ class Controller:
         if wanted not in ids:
             raise NotFound(f"no rollout '{wanted}'" if wanted else "no rollout was ever started", param="rollout")
         return wanted
+
+    def _explain(self, arguments: Mapping[str, Any]) -> Explanation:
+        rollout, name = self._desk.rollout, commands.text(arguments, "guardrail")
+        if rollout is None:
+            raise NotFound("there is no rollout to explain; start one")
+        return explain(rollout, name)
 
     def status(self) -> Mapping[str, Any]:
         """A `FleetStatus`."""

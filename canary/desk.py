@@ -15,7 +15,7 @@ from canary.rollout import advance
 from canary.rollout_state import Rollout, State, begin, split_of
 from canary.windows import OpenWindow
 from fleet.clock import Clock
-from fleet.traffic import Eligibility, PathTally, Split
+from fleet.traffic import Eligibility, PathTally, RouterReport, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +162,12 @@ class Desk:
         self.memory.window = OpenWindow(at, percent)
         self.touch(["window"])
 
-    def count(self, compared: Mapping[str, PathTally], served: Mapping[str, PathTally]) -> None:
+    def count(self, report: RouterReport) -> None:
         """Add a router's deltas to the open window and to the counters."""
-        if self.memory.window is not None and compared:
-            self.memory.window.add(compared)
+        if self.memory.window is not None and (report.compared or report.served):
+            self.memory.window.add(report)
             self.touch(["window"])
-        for path, tally in served.items():
+        for path, tally in report.served.items():
             self.memory.served.setdefault(path, PathTally()).merge(tally)
             self.touch(["served"])
 

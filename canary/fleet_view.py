@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from canary.plan import PathFacts
+from canary.windows import ArmUsage, AtClose
 from fleet.traffic import HardTrip, HardTripKind, ReplicaReport, RouterReport
 
 STALE_SECONDS = 5.0
 """Without news for so long a replica or router counts as gone."""
+FULL_SHARE = 0.9
+"""Of the sequences that it can run at once: more makes a replica saturated."""
 LOOP_REPLICAS = 3
 LOOP_SECONDS = 120.0
 
@@ -34,6 +37,7 @@ class RouterSeen:
     sequence: int
     at: float
     pid: int = 0
+    open: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -66,7 +70,14 @@ class FleetView:
             self.routers[report.router_id] = replace(before, at=now)
             return
         self.routers[report.router_id] = RouterSeen(
-            report.router_id, report.applied_split, report.in_flight, report.queued, report.sequence, now, report.pid
+            report.router_id,
+            report.applied_split,
+            report.in_flight,
+            report.queued,
+            report.sequence,
+            now,
+            report.pid,
+            report.open,
         )
 
     def expire(self, now: float) -> list[HardTrip]:
@@ -112,6 +123,29 @@ class FleetView:
         """Streams open on the path, by all living routers."""
         return sum(router.in_flight.get(path, 0) for router in self.routers.values())
 
+    def usage(self, path: str, full: float) -> ArmUsage:
+        """One look at the path's replicas; a KV cache with more than `full` (0 to 1) in use is under pressure."""
+        reports = [seen.report for seen in self.of(path)]
+        return ArmUsage(
+            looks=1,
+            samples=len(reports),
+            saturated=sum(_is_saturated(report) for report in reports),
+            pressed=sum(report.kv_used_tokens > full * report.kv_total_tokens for report in reports),
+            gpus=len(reports) * (self.paths[path].gpus or 1.0),
+        )
+
+    def at_close(self, canary: str) -> AtClose:
+        """What a window notes when it closes."""
+        waiting: Counter[str] = Counter()
+        for router in self.routers.values():
+            waiting.update(router.open)
+        return AtClose(self.in_flight(canary), dict(waiting), len(self.routers))
+
     def follows(self, version: int) -> bool:
         """Whether there are routers and all of them route by this split or a later one."""
         return bool(self.routers) and all(router.applied_split >= version for router in self.routers.values())
+
+
+def _is_saturated(report: ReplicaReport) -> bool:
+    """It has a queue, or nearly as much as it can run at once."""
+    return report.waiting > 0 or (report.running_limit > 0 and report.running >= FULL_SHARE * report.running_limit)

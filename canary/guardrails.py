@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
 
-from canary.judging import acceptance, errors, latency
+from canary.judging.acceptance import AcceptanceRail
+from canary.judging.accusation import Budget, Moment
+from canary.judging.quantile import QuantileRail
+from canary.judging.rate import RateRail
+from canary.judging.share import MEASURES as SHARE_MEASURES
+from canary.judging.share import ShareRail
+from canary.judging.slo import SloRail
+from canary.judging.split import SplitRail
+from canary.judging.throughput import ThroughputRail
+from canary.limits import AcceptanceDrop, GapSlo, Increase, PeakThroughput, QueueDelay
 from canary.plan import Plan
 from canary.verdict import Level, Proof, Stage, Verdict, worst
 from canary.windows import Window, ended, has_signal
 from fleet.traffic import HardTrip, HardTripKind
 
-__all__ = ["Evidence", "Level", "Proof", "Signal", "Stage", "Verdict", "judge", "observe", "worst"]
+__all__ = ["Evidence", "Level", "Proof", "Rail", "Signal", "Stage", "Verdict", "judge", "observe", "worst"]
+
+Rail = QuantileRail | SloRail | ShareRail | RateRail | ThroughputRail | AcceptanceRail | SplitRail
+"""The state of one guardrail. Each can observe a window, go to the next step, show its proof and judge."""
 
 
 class Signal(StrEnum):
@@ -24,15 +35,16 @@ class Signal(StrEnum):
     """Canary requests wait and nothing is heard of them, while stable is heard or has no requests."""
     ALL_SILENT = "all_silent"
     """Nothing at all: no traffic, or no routers. Moving traffic now would be moving it blind."""
+    MISROUTED = "misrouted"
+    """The routers do not give the canary what was set: what is compared is not what was meant. Never goes away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything an attempt has shown so far; immutable, so that a replay cannot differ."""
 
-    latency: latency.LatencyEvidence | None
-    errors: errors.ErrorEvidence | None
-    acceptance: acceptance.AcceptanceEvidence | None
+    rails: tuple[Rail, ...]
+    """Of the statistical guardrails, in the order of the plan's fields."""
     trip: HardTrip | None = None
     signal: Signal = Signal.SEEN
     canary_waiting: int = 0
@@ -49,23 +61,14 @@ class Evidence:
     @classmethod
     def start(cls, plan: Plan) -> Evidence:
         """Fresh evidence of a new attempt."""
-        rails = plan.guardrails
-        share = _share(plan)
-        drop = rails.acceptance
-        reference = None if drop is None or drop.reference == "calibrate" else drop.reference
-        return cls(
-            latency=latency.LatencyEvidence.start(rails.itl_p95.max_increase, share) if rails.itl_p95 else None,
-            errors=errors.ErrorEvidence.start(rails.error_rate.max_increase, share) if rails.error_rate else None,
-            acceptance=acceptance.AcceptanceEvidence.start(drop.max_decrease, reference) if drop else None,
-        )
+        return cls(tuple(_rails(plan)))
 
     def next_step(self, plan: Plan) -> Evidence:
         """A new step counts anew and stakes its own share of the capital; evidence so far is kept."""
+        share = _share(plan)
         return replace(
             self,
-            latency=_map(self.latency, lambda item: item.next_step(_share(plan))),
-            errors=_map(self.errors, lambda item: item.next_step(_share(plan))),
-            acceptance=_map(self.acceptance, lambda item: item.next_step()),
+            rails=tuple(rail.next_step(share) for rail in self.rails),
             step_windows=0,
             step_seconds=0.0,
             step_requests=(0, 0),
@@ -87,21 +90,18 @@ class Evidence:
 
 def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool) -> Evidence:
     """What is known after one more window."""
-    is_steady, is_mixed = evidence.to_skip == 0, evidence.is_mixed(plan)
+    moment = Moment(is_promoted, evidence.to_skip == 0, evidence.is_mixed(plan))
     stable_ended, canary_ended = ended(window.stable), ended(window.canary)
+    rails = tuple(rail.observe(window, moment) for rail in evidence.rails)
+    is_misrouted = any(isinstance(rail, SplitRail) and rail.has_tripped for rail in rails)
     return replace(
         evidence,
-        latency=_map(
-            evidence.latency,
-            lambda item: latency.observe(item, window, is_promoted=is_promoted) if is_steady else item,
-        ),
-        errors=_map(evidence.errors, lambda item: errors.observe(item, window, is_promoted=is_promoted)),
-        acceptance=_map(evidence.acceptance, lambda item: acceptance.observe(item, window)),
-        signal=_signal(window, evidence.signal),
+        rails=rails,
+        signal=Signal.MISROUTED if is_misrouted else _signal(window, evidence.signal),
         canary_waiting=max(window.canary.assigned, window.canary_in_flight),
         to_skip=max(0, evidence.to_skip - 1),
-        assigned=evidence.assigned if is_mixed else _added(evidence.assigned, window),
-        step_windows=evidence.step_windows + is_steady,
+        assigned=evidence.assigned if moment.is_mixed else _added(evidence.assigned, window),
+        step_windows=evidence.step_windows + moment.is_steady,
         step_seconds=evidence.step_seconds + window.seconds,
         step_requests=(evidence.step_requests[0] + stable_ended, evidence.step_requests[1] + canary_ended),
     )
@@ -125,14 +125,13 @@ def judge(evidence: Evidence, plan: Plan, stage: Stage) -> tuple[Verdict, ...]:
     """One verdict per guardrail of the plan, hard ones and the signal included."""
     found = [_hard(evidence, kind) for kind in HardTripKind]
     found.append(_heard(evidence, plan))
-    alpha, horizon = plan.alpha_each, plan.planned_windows
-    if evidence.latency:
-        found.append(latency.judge(evidence.latency, stage, alpha=alpha, alpha_total=plan.alpha, horizon=horizon))
-    if evidence.errors:
-        found.append(errors.judge(evidence.errors, stage, alpha=alpha, horizon=horizon))
-    if evidence.acceptance:
-        found.append(acceptance.judge(evidence.acceptance, stage, alpha=alpha, horizon=horizon))
+    found += [rail.judge(stage, budget_of(plan)) for rail in evidence.rails]
     return tuple(found)
+
+
+def budget_of(plan: Plan) -> Budget:
+    """What each statistical guardrail may spend."""
+    return Budget(plan.alpha_each, plan.alpha, plan.planned_windows)
 
 
 def _hard(evidence: Evidence, kind: HardTripKind) -> Verdict:
@@ -151,6 +150,8 @@ def _heard(evidence: Evidence, plan: Plan) -> Verdict:
             return Verdict("signal", Level.NO_DATA, what, "count")
         case Signal.ALL_SILENT:
             return Verdict("signal", Level.NO_DATA, "nothing is heard of either path", "count")
+        case Signal.MISROUTED:
+            return Verdict("signal", Level.NO_DATA, "what is heard cannot be compared: see realised_split", "count")
 
 
 def _share(plan: Plan) -> float:
@@ -159,8 +160,21 @@ def _share(plan: Plan) -> float:
     return 1.0 / max(1, len(compared))
 
 
-_T = TypeVar("_T")
-
-
-def _map(item: _T | None, change: Callable[[_T], _T]) -> _T | None:
-    return None if item is None else change(item)
+def _rails(plan: Plan) -> Iterator[Rail]:
+    limits, share = plan.guardrails, _share(plan)
+    for name in limits.statistical:
+        limit = getattr(limits, name)
+        match limit:
+            case AcceptanceDrop():
+                yield AcceptanceRail.start(limit)
+            case GapSlo():
+                yield SloRail.start(limit.max, share)
+            case PeakThroughput():
+                yield ThroughputRail.start(limit.max_decrease, limit.min_windows, share)
+            case Increase() | QueueDelay():
+                yield QuantileRail.start(name, limit.max_increase, share)
+            case _ if name in SHARE_MEASURES:
+                yield ShareRail.start(name, limit.max_increase, share)
+            case _:
+                yield RateRail.start(name, limit.max_increase, share)
+    yield SplitRail.start()

@@ -2,152 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from fleet.config import PathName, Section, explain
+from canary.limits import Duration, Guardrails, PlanSection
+from fleet.config import PathName, explain
 from fleet.errors import ConfigError
 from fleet.traffic import Eligibility, SamplingMode
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LATER = (
-    "ttft_p95",
-    "gap_p99",
-    "tpot_p95",
-    "stall",
-    "peak_throughput",
-    "lag",
-    "realised_split",
-    "cancel_rate",
-)
-"""Guardrails that the design names and that this version cannot judge: refused, never ignored."""
 
-
-def _duration(value: object) -> object:
-    """Seconds from '500ms', '30s', '10m' or '2h'."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", value.strip()) if isinstance(value, str) else None
-    if not found:
-        raise ValueError(f"write a duration such as 500ms, 30s, 10m or 2h, not {value!r}")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
-def _share(unit: str, example: str) -> BeforeValidator:
-    """A fraction from a number with its unit: bare numbers are refused because 10 and 0.1 look alike."""
-
-    def parse(value: object) -> object:
-        found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*{unit}", value.strip()) if isinstance(value, str) else None
-        if not found:
-            raise ValueError(f"write {example}, not {value!r}")
-        return float(found[1]) / 100.0
-
-    return BeforeValidator(parse)
-
-
-Duration = Annotated[float, BeforeValidator(_duration)]
-Percent = Annotated[float, _share("%", "a relative change such as 10%")]
-Points = Annotated[float, _share("pp", "percentage points such as 0.5pp")]
-
-
-class Step(Section):
+class Step(PlanSection):
     """So much traffic for at least so long."""
 
     weight: float = Field(gt=0, le=100, description="Percent of the eligible requests.")
     bake: Duration = Field(0.0, ge=0, description="Time at this weight; only the last step may go without.")
 
 
-class ItlP95(Section):
-    """p95 of the time per token over the last 8 tokens, canary against stable."""
-
-    max_increase: Percent = Field(ge=0, le=10)
-
-
-class ErrorRate(Section):
-    """Failed, truncated, timed-out and taken-over requests, canary against stable."""
-
-    max_increase: Points = Field(ge=0, lt=1)
-
-
-class OutOfMemory(Section):
-    """Allocation failures in canary replicas; the first one trips, whatever the statistics say."""
-
-    max: int = 0
-
-    @model_validator(mode="after")
-    def _first_trips(self) -> OutOfMemory:
-        if self.max != 0:
-            raise ValueError("not available yet: any max but 0; the first failure trips")
-        return self
-
-
-class CrashLoop(Section):
-    """Three distinct canary replicas lost within 120 s; trips at once."""
-
-
-class AcceptanceDrop(Section):
-    """accepted/drafted per request, against a reference."""
-
-    max_decrease: Percent = Field(ge=0, lt=1)
-    reference: float | Literal["calibrate"] = Field(
-        description="A number, or 'calibrate': learned from the attempt's own first requests."
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuses_evidence(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("reference") == "evidence":
-            raise ValueError("reference: evidence is not available yet: give a number, or 'calibrate'")
-        return value
-
-    @model_validator(mode="after")
-    def _reference_is_a_rate(self) -> AcceptanceDrop:
-        if self.reference != "calibrate" and not 0 < self.reference <= 1:
-            raise ValueError("reference must be above 0 and at most 1")
-        return self
-
-
-class Guardrails(Section):
-    """What must not happen. `oom` and `crash_loop` are on whether named or not: routers act on them alone."""
-
-    itl_p95: ItlP95 | None = None
-    error_rate: ErrorRate | None = None
-    acceptance: AcceptanceDrop | None = None
-    oom: OutOfMemory = OutOfMemory()
-    crash_loop: CrashLoop = CrashLoop()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_are_known(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for name in value:
-            if name in _LATER:
-                raise ValueError(f"not available yet: {name}; remove it")
-            if name not in cls.model_fields:
-                close = get_close_matches(str(name), cls.model_fields, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(cls.model_fields)}"
-                raise ValueError(f"unknown guardrail '{name}'; {hint}")
-        return value
-
-    @property
-    def statistical(self) -> tuple[str, ...]:
-        """The guardrails among which alpha is divided."""
-        return tuple(name for name in ("itl_p95", "error_rate", "acceptance") if getattr(self, name) is not None)
-
-
-class OnNoData(Section):
+class OnNoData(PlanSection):
     """What to do when the canary has requests and nothing is heard of them."""
 
     hold: Duration = Field(120.0, gt=0)
     then: Literal["rollback", "hold"] = "rollback"
 
 
-class Eligible(Section):
+class Eligible(PlanSection):
     """Which requests take part; see `fleet.traffic.Eligibility`."""
 
     max_prompt_tokens: int | None = Field(None, ge=1)
@@ -161,7 +43,7 @@ class Eligible(Section):
         return Eligibility(self.max_prompt_tokens, self.min_max_tokens, self.sampling, self.tenants, headers)
 
 
-class Plan(Section):
+class Plan(PlanSection):
     """A rollout from the first request to promotion."""
 
     stable: PathName
@@ -218,6 +100,8 @@ class PathFacts:
     replicas: int
     """How many are wanted."""
     is_speculative: bool
+    gpus: float = 0.0
+    """Of one replica, its draft worker's included; where there are none throughput is counted per replica."""
 
 
 def read_plan(raw: Mapping[str, Any]) -> Plan:
@@ -250,6 +134,8 @@ def cautions(plan: Plan) -> list[str]:
         found.append(f"window: {plan.window:g}s suits drills; below 10s windows depend on each other (30s is usual)")
     if not plan.guardrails.statistical:
         found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
+    if plan.guardrails.peak_throughput and plan.eligible != Eligible():
+        found.append("peak_throughput: counts all requests of each path, and only the eligible ones reach the canary")
     if len(plan.steps) == 1:
         found.append("steps: everything moves at once, so there is no baseline to compare with")
     if len(plan.steps) > 1 and plan.last_step == "non_inferior" and plan.steps[-2].weight < 50:

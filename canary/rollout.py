@@ -89,6 +89,8 @@ def _resettled(rollout: Rollout) -> Rollout:
             return replace(rollout, state=State.HOLDING, reason="no data from the canary")
         case Signal.ALL_SILENT:
             return replace(rollout, state=State.HOLDING, reason="no data from either path: nothing is moved blindly")
+        case Signal.MISROUTED:
+            return replace(rollout, state=State.HOLDING, reason="frozen: the routers do not follow the split")
         case Signal.SEEN:
             return replace(rollout, state=State.BAKING, reason=_at_step(rollout))
 

@@ -127,6 +127,7 @@ def stage_of(rollout: Rollout) -> Stage:
         needs_proof=plan.last_step == "non_inferior" and rollout.step == len(plan.steps) - 2,
         has_baseline=not is_last or plan.holdback > 0,
         is_promoted=rollout.state == State.PROMOTED and not rollout.is_final,
+        is_before_last=rollout.step == len(plan.steps) - 2,
     )
 
 

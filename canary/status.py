@@ -86,6 +86,42 @@ class VerdictStatus(TypedDict):
     needed: int | None
     """How many more samples a verdict needs; 0 when it has enough, None where that cannot be said."""
     eta_seconds: float | None
+    trip_eta_seconds: float | None
+    """When it will trip if the evidence keeps growing as it has; None where it does not grow."""
+
+
+class ReadingStatus(TypedDict):
+    """One number behind a verdict."""
+
+    name: str
+    """An arm, or a kind of request."""
+    value: float | None
+    unit: str
+    samples: int
+    limit: float | None
+
+
+class Explanation(TypedDict):
+    """How one guardrail comes to its verdict."""
+
+    rollout: str
+    attempt: int
+    state: str
+    weight: float
+    verdict: VerdictStatus
+    asks: str
+    """The question it answers."""
+    sample: str
+    """What one observation is."""
+    method: str
+    """The test, with its source."""
+    ignores: str
+    """What does not count."""
+    acts: str
+    """What happens when it trips."""
+    error_chance: float | None
+    """Of a false trip in the whole rollout; None where no statistics are needed."""
+    readings: list[ReadingStatus]
 
 
 class StepStatus(TypedDict):
@@ -185,7 +221,7 @@ class CommandAnswer(TypedDict):
 
     arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason=""};
     set-weight {weight}; history {rollout=latest, limit=200, windows=False};
-    export {rollout=latest, after=0, limit=200}; lint {plan}; list {}.
+    export {rollout=latest, after=0, limit=200}; explain {guardrail}; lint {plan}; list {}.
     """
 
     message: NotRequired[str]
@@ -198,6 +234,8 @@ class CommandAnswer(TypedDict):
     """export: the events numbered above `after`, oldest first; empty at the end."""
     rollouts: NotRequired[list[RolloutSummary]]
     """list, oldest first."""
+    explanation: NotRequired[Explanation]
+    """explain."""
     errors: NotRequired[list[str]]
     """lint: empty means the plan can be started."""
     warnings: NotRequired[list[str]]

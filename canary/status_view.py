@@ -128,7 +128,7 @@ def rollout_status(rollout: Rollout, window: OpenWindow | None, at: float, dates
         windows_needed=stage.windows_needed,
         requests=evidence.step_requests[1],
         requests_needed=stage.requests_needed,
-        verdicts=[_verdict(verdict) for verdict in verdicts_of(rollout)],
+        verdicts=[verdict_status(verdict) for verdict in verdicts_of(rollout)],
         started_at=dates.started_at,
         ended_at=dates.ended_at,
         plan=dict(dates.plan),
@@ -144,7 +144,7 @@ def realised_weight(rollout: Rollout, window: OpenWindow | None) -> float | None
     return 100.0 * canary / (stable + canary) if stable + canary else None
 
 
-def _verdict(verdict: Verdict) -> VerdictStatus:
+def verdict_status(verdict: Verdict) -> VerdictStatus:
     proof, need = verdict.proof, verdict.need
     return VerdictStatus(
         guardrail=verdict.guardrail,
@@ -159,6 +159,7 @@ def _verdict(verdict: Verdict) -> VerdictStatus:
         samples=verdict.samples,
         needed=None if need is None else need.samples,
         eta_seconds=None if need is None else need.seconds,
+        trip_eta_seconds=verdict.trip_seconds,
     )
 
 

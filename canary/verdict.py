@@ -50,19 +50,37 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """One number behind a verdict, of an arm or of a kind of request."""
+
+    name: str
+    value: float | None
+    unit: str
+    samples: int
+    limit: float | None = None
+
+
+Bounds = tuple[float | None, float | None]
+"""None at an end means unbounded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """One guardrail's answer; estimate, interval and limit are fractions (0.12 = 12 %) or counts."""
+    """One guardrail's answer; estimate, interval and limit are fractions (0.12 = 12 %), seconds or counts."""
 
     guardrail: str
     level: Level
     reason: str
     unit: str
     estimate: float | None = None
-    interval: tuple[float | None, float | None] | None = None
+    interval: Bounds | None = None
     limit: float | None = None
     proof: Proof | None = None
     samples: int = 0
     need: Need | None = None
+    trip_seconds: float | None = None
+    """When the guardrail will trip if the evidence keeps growing as it has; None where it does not grow."""
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,8 @@ class Stage:
     """The canary must have been shown to be no worse, not merely failed to look worse."""
     has_baseline: bool = True
     is_promoted: bool = False
+    is_before_last: bool = False
+    """The last step in which much of the traffic still serves as a baseline."""
 
     def need(self, *, windows: int = 0, requests: int = 0) -> Need:
         """What is missing when so many windows and so many canary requests have been seen."""

@@ -25,7 +25,7 @@ class CanaryActor:
 
         self._controller = Controller.open(
             args.controller,
-            paths={name: PathFacts(item.replicas, item.is_speculative) for name, item in args.paths.items()},
+            paths={name: PathFacts(item.replicas, item.is_speculative, item.gpus) for name, item in args.paths.items()},
             stable=args.stable,
             model_name=model_name(args.model),
             clock=SystemClock(),

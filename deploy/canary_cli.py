@@ -14,6 +14,7 @@ from canary.plan import read_plan
 from canary.status import CommandAnswer, FleetStatus, RolloutStatus
 from deploy.admin_client import AdminClient
 from deploy.connection import Token, Url, connect
+from deploy.explain_view import explanation_view
 from deploy.lint import require_clean
 from deploy.output import Format, Output, console, print_json
 from deploy.record_cli import export_record, simulate_record
@@ -104,6 +105,19 @@ def export(
     """Write everything recorded of a rollout as JSON lines, for `simulate` and for keeping."""
     with connect(url, token) as fleet:
         typer.echo(f"{export_record(fleet, rollout, file)} events written to {file}", err=True)
+
+
+@app.command()
+def explain(
+    guardrail: Annotated[str, typer.Argument(help="Such as itl_p95; `fleet canary status` lists them.")],
+    url: Url = None,
+    token: Token = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Say how a guardrail comes to its verdict: question, test, numbers, what is still needed."""
+    with connect(url, token) as fleet:
+        found = fleet.command("explain", {"guardrail": guardrail})["explanation"]
+        _show(found, explanation_view(found), output)
 
 
 @app.command()

@@ -89,7 +89,11 @@ def local_cpus(config: FleetConfig, cores: int) -> int:
 
 def _controller(config: FleetConfig) -> dict[str, Any]:
     paths = {
-        name: PathSummary(replicas=path.replicas, is_speculative=path.speculative is not None)
+        name: PathSummary(
+            replicas=path.replicas,
+            is_speculative=path.speculative is not None,
+            gpus=sum(bundle.get("GPU", 0.0) for bundle in _bundles(path)),
+        )
         for name, path in config.paths.items()
     }
     args = ControllerArgs(model=config.model, paths=paths, stable=config.stable, controller=config.controller)

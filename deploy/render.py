@@ -167,6 +167,10 @@ def amount(value: float | None, unit: str) -> str:
             return f"{100 * value:+.2f} pp"
         case "count":
             return f"{value:g}"
+        case "seconds":
+            return f"{value * 1000:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
+        case "rate":
+            return f"{value:.3g}/s"
         case _:
             return f"{value:.3f}"
 

@@ -45,6 +45,7 @@ class PathSummary(Section):
 
     replicas: int = Field(ge=1)
     is_speculative: bool
+    gpus: float = Field(0.0, ge=0, description="Of one replica, its draft worker's included.")
 
 
 class ControllerArgs(Section):

@@ -26,6 +26,15 @@ class SamplingMode(StrEnum):
     SAMPLED = "sampled"
 
 
+_PROMPT_BUCKETS = ((512, "short"), (4096, "medium"))
+
+
+def stratum_of(prompt_tokens: int, sampling: SamplingMode) -> str:
+    """The kind of request, such as 'greedy/short': acceptance differs between kinds without any defect."""
+    bucket = next((name for limit, name in _PROMPT_BUCKETS if prompt_tokens < limit), "long")
+    return f"{sampling}/{bucket}"
+
+
 class HardTripKind(StrEnum):
     """Events that need no statistics."""
 
@@ -79,6 +88,8 @@ class PathTally:
 
     assigned: int = 0
     """Eligible requests that the hash gave to this path."""
+    newcomers: int = 0
+    """Those whose assignment key the router had not seen before in the rollout: its independent draws of a path."""
     outcomes: dict[str, int] = field(default_factory=dict)
     fallbacks: int = 0
     """Requests whose path failed and that went on elsewhere."""
@@ -97,8 +108,16 @@ class PathTally:
     """Drafted position (0-based) -> how often it was accepted."""
     request_acceptance: LogHistogram = field(default_factory=LogHistogram)
     """One value per finished request: 1 + accepted/drafted (shifted so that 0 has a bucket)."""
+    acceptance_by: dict[str, LogHistogram] = field(default_factory=dict)
+    """`request_acceptance` by `stratum_of` the request."""
     stalled: int = 0
     """Full seconds of silence of streams in flight. After a stream's first token each also adds one value to `itl`."""
+    waiting: LogHistogram = field(default_factory=LogHistogram)
+    """Seconds waited so far, one value per full second that a stream waits for its first token."""
+    silence: LogHistogram = field(default_factory=LogHistogram)
+    """Seconds since the last chunk, one value per full second of silence after a stream's first token."""
+    stall: LogHistogram = field(default_factory=LogHistogram)
+    """1 + `stall`, one value per finished stream and one per full second of silence after its first token."""
     finish_reasons: dict[str, int] = field(default_factory=dict)
     itl: LogHistogram = field(default_factory=LogHistogram)
     ttft: LogHistogram = field(default_factory=LogHistogram)
@@ -116,28 +135,36 @@ class PathTally:
                 mine[key] = mine.get(key, 0) + count
         for name in _HISTOGRAMS:
             getattr(self, name).merge(getattr(other, name))
+        for stratum, histogram in other.acceptance_by.items():
+            self.acceptance_by.setdefault(stratum, LogHistogram()).merge(histogram)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
         value |= {name: {str(k): v for k, v in getattr(self, name).items()} for name in _TABLES}
         value |= {name: getattr(self, name).to_json() for name in _HISTOGRAMS}
+        value["acceptance_by"] = {stratum: histogram.to_json() for stratum, histogram in self.acceptance_by.items()}
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PathTally:
+        """What an earlier version did not count is nothing."""
         tally = cls()
         for name in _COUNTS:
-            setattr(tally, name, int(value[name]))
+            setattr(tally, name, int(value.get(name, 0)))
         tally.outcomes = {str(k): int(v) for k, v in value["outcomes"].items()}
         tally.finish_reasons = {str(k): int(v) for k, v in value["finish_reasons"].items()}
         tally.accepted_at = {int(k): int(v) for k, v in value["accepted_at"].items()}
         for name in _HISTOGRAMS:
-            setattr(tally, name, LogHistogram.from_json(value[name]))
+            if name in value:
+                setattr(tally, name, LogHistogram.from_json(value[name]))
+        strata = value.get("acceptance_by", {})
+        tally.acceptance_by = {str(stratum): LogHistogram.from_json(item) for stratum, item in strata.items()}
         return tally
 
 
 _COUNTS = (
     "assigned",
+    "newcomers",
     "fallbacks",
     "prompt_tokens",
     "output_tokens",
@@ -150,7 +177,18 @@ _COUNTS = (
     "stalled",
 )
 _TABLES = ("outcomes", "accepted_at", "finish_reasons")
-_HISTOGRAMS = ("request_acceptance", "itl", "ttft", "tpot", "gap", "e2e", "queue")
+_HISTOGRAMS = (
+    "request_acceptance",
+    "itl",
+    "ttft",
+    "tpot",
+    "gap",
+    "e2e",
+    "queue",
+    "waiting",
+    "silence",
+    "stall",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +209,10 @@ class RouterReport:
     hard_trips: tuple[HardTrip, ...] = ()
     in_flight: Mapping[str, int] = field(default_factory=dict)
     """Streams open now, by serving path."""
+    open: Mapping[str, int] = field(default_factory=dict)
+    """Compared requests open now, by the path they were assigned to."""
+    control: Mapping[str, PathTally] = field(default_factory=dict)
+    """The part of `compared` whose users serve as a second sample of stable; see `router/split.py`."""
     queued: int = 0
     pid: int = 0
     """The router's process, for people who look for it."""
@@ -208,3 +250,5 @@ class ReplicaReport:
     """Mean time of a target step, over the last reports."""
     wire_seconds: float = 0.0
     out_of_memory: int = 0
+    running_limit: int = 0
+    """Sequences that can run at once; 0 where that is not known."""

@@ -105,6 +105,7 @@ class TargetWorker:
             verify_seconds=_mean_step_seconds(before, stats),
             wire_seconds=draft.wire_seconds,
             out_of_memory=stats.out_of_memory,
+            running_limit=stats.running_limit,
         )
 
     async def check_health(self) -> None:

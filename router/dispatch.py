@@ -13,6 +13,7 @@ from fleet.clock import Clock, Deadline
 from fleet.config import RouterConfig
 from fleet.errors import DeadlineExceeded, FleetError, Overloaded, ReplicaLost
 from fleet.generation import GenerationRequest, TokenChunk
+from fleet.traffic import SamplingMode, stratum_of
 from router.backend import Backend
 from router.failover import Progress, next_attempt, outcome_of
 from router.gate import Gate
@@ -114,7 +115,9 @@ class Dispatcher:
             await self._enter(name, job, facts)
             assignment = self._choose(facts)
             account = self.ledger.open(name, assignment, accepted_at, job.choices)
-            account.admitted(self._clock.monotonic(), job.prompt_tokens)
+            sampling = SamplingMode.GREEDY if facts.is_greedy else SamplingMode.SAMPLED
+            stratum = stratum_of(job.prompt_tokens, sampling)
+            account.admitted(self._clock.monotonic(), job.prompt_tokens, stratum)
             async with self._generating(Serving(name, job, account, deadline)) as serving:
                 yield serving
         finally:

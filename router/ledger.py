@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleet.generation import TokenChunk
+from fleet.histogram import LogHistogram
 from fleet.traffic import HardTrip, Outcome, PathTally, RouterReport
 from router.split import Assignment
 from router.stopwatch import Stopwatch
@@ -48,6 +49,7 @@ class Account:
         self._admitted_at = accepted_at
         self.queue_seconds: float | None = None
         self.fallbacks = 0
+        self._stratum = ""
         self._ledger = ledger
         self._request_id = request_id
 
@@ -59,10 +61,12 @@ class Account:
     def is_finished(self) -> bool:
         return all(stream.is_finished for stream in self.streams)
 
-    def admitted(self, at: float, prompt_tokens: int) -> None:
-        """The request got its slot and is now the path's."""
+    def admitted(self, at: float, prompt_tokens: int, stratum: str) -> None:
+        """The request, of a kind as `stratum_of` names them, got its slot and is now the path's."""
         tally = self._tally()
         tally.assigned += 1
+        tally.newcomers += self.assignment.is_newcomer
+        self._stratum = stratum
         tally.prompt_tokens += prompt_tokens
         self._admitted_at = at
 
@@ -92,6 +96,7 @@ class Account:
 
         After the first token each such second also counts as one `itl` value: the lower bound of what the
         awaited token will have. It stands for at least one token that a working stream would have brought by then.
+        `ttft` and `gap` stay as they are published; what they will at least become is kept beside them.
         """
         for stream in self.streams:
             # Time in the router's own queue is no silence of the path.
@@ -104,15 +109,21 @@ class Account:
             tally = self._tally()
             tally.stalled += new
             bound = stream.stopwatch.itl_so_far(now)
-            if bound is not None:
-                tally.itl.add(bound, new)
+            if bound is None:
+                tally.waiting.add(now - stream.stopwatch.accepted_at, new)
+                continue
+            tally.itl.add(bound, new)
+            tally.silence.add(stream.stopwatch.open_gap(now), new)
+            tally.stall.add(1.0 + (stream.stopwatch.stall_so_far(now) or 0.0), new)
 
     def close(self, outcome: Outcome) -> None:
         """The request is over."""
         tally = self._tally()
         tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
         if self.speculation.drafted:
-            tally.request_acceptance.add(1 + self.speculation.accepted / self.speculation.drafted)
+            value = 1 + self.speculation.accepted / self.speculation.drafted
+            tally.request_acceptance.add(value)
+            tally.acceptance_by.setdefault(self._stratum, LogHistogram()).add(value)
         self._ledger.forget(self._request_id)
 
     def _tally(self) -> PathTally:
@@ -153,6 +164,8 @@ class Account:
             tally.tpot.add(stream.stopwatch.tpot)
         if stream.stopwatch.e2e is not None:
             tally.e2e.add(stream.stopwatch.e2e)
+        if stream.stopwatch.stall is not None:
+            tally.stall.add(1.0 + stream.stopwatch.stall)
 
 
 class Ledger:
@@ -178,6 +191,12 @@ class Ledger:
         for account in self._accounts.values():
             counts[account.serving_path] += sum(not stream.is_finished for stream in account.streams)
         return dict(counts)
+
+    @property
+    def open_requests(self) -> Mapping[str, int]:
+        """Compared requests open now, by assigned path."""
+        accounts = self._accounts.values()
+        return dict(Counter(account.assignment.path for account in accounts if account.assignment.is_compared))
 
     @property
     def has_trips(self) -> bool:
@@ -217,15 +236,16 @@ class Ledger:
         tallies, self._tallies = self._tallies, {}
         trips, self._trips = tuple(self._trips), []
         self._last_sequence += 1
-        compared = {key.path: tally for key, tally in tallies.items() if key.is_compared}
         self._outstanding = RouterReport(
             router_id=self._router_id,
             sequence=self._last_sequence,
             applied_split=applied_split,
-            compared=compared,
+            compared=_summed((key, tally) for key, tally in tallies.items() if key.is_compared),
             served=_summed(tallies.items()),
             hard_trips=trips,
             in_flight=self.in_flight,
+            open=self.open_requests,
+            control=_summed((key, tally) for key, tally in tallies.items() if key.is_control),
             queued=queued,
             pid=self._pid,
         )
@@ -238,7 +258,7 @@ class Ledger:
 
 
 def _summed(tallies: Iterable[tuple[Assignment, PathTally]]) -> Mapping[str, PathTally]:
-    """By path, compared or not; fresh tallies, because the compared ones are reported as well."""
+    """By path; fresh tallies, because several sums are made of the same ones."""
     sums: dict[str, PathTally] = {}
     for assignment, tally in tallies:
         sums.setdefault(assignment.path, PathTally()).merge(tally)

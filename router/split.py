@@ -18,6 +18,9 @@ OVERRIDE_HEADER = "x-fleet-path"
 HEAVY_SHARE = 0.2
 HEAVY_WINDOW = 1000
 HEAVY_MINIMUM = 200
+REMEMBERED_KEYS = 50_000
+"""Users that a router tells from newcomers; what comes after them is not counted as new."""
+_REQUEST_KEY = "request_id="
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class Assignment:
     path: str
     is_compared: bool
     """Part of the comparison: eligible, chosen by the hash, while there is a canary."""
+    is_control: bool = False
+    """One of stable's users who are counted apart, as many as the canary's: two samples of the same path."""
+    is_newcomer: bool = field(default=False, compare=False)
+    """The first request of its key in this rollout, as far as this router knows."""
 
 
 def is_eligible(facts: RequestFacts, rule: Eligibility) -> bool:
@@ -73,8 +80,18 @@ def choose_path(split: Split, facts: RequestFacts, keys: AssignmentKeys, paths: 
         return Assignment(override, is_compared=False)
     if split.canary is None or not is_eligible(facts, split.eligible):
         return Assignment(split.stable, is_compared=False)
-    is_canary = position_of(split.salt, keys.key_of(facts, split.salt)) * 100 < split.canary_percent
-    return Assignment(split.canary if is_canary else split.stable, is_compared=True)
+    key = keys.key_of(facts, split.salt)
+    is_newcomer = keys.is_new(key)
+    percent = position_of(split.salt, key) * 100
+    if percent < split.canary_percent:
+        return Assignment(split.canary, is_compared=True, is_newcomer=is_newcomer)
+    is_control = percent < split.canary_percent + control_percent(split.canary_percent)
+    return Assignment(split.stable, is_compared=True, is_control=is_control, is_newcomer=is_newcomer)
+
+
+def control_percent(canary_percent: float) -> float:
+    """Share of the control: as large as the canary's, but at most half of what stable has."""
+    return min(canary_percent, (100.0 - canary_percent) / 2.0)
 
 
 class AssignmentKeys:
@@ -93,6 +110,7 @@ class AssignmentKeys:
         self._salt: str | None = None
         self._seen: list[_Recent] = []
         self._heavy: set[tuple[str, str]] = set()
+        self._known: set[str] = set()
 
     def key_of(self, facts: RequestFacts, salt: str) -> str:
         """The key of an eligible request; every call counts as one request seen."""
@@ -100,6 +118,7 @@ class AssignmentKeys:
             self._salt = salt
             self._seen = [_Recent() for _ in self._sources]
             self._heavy = set()
+            self._known = set()
         values = [_value(source, facts) for source in self._sources]
         for source, value, recent in zip(self._sources, values, self._seen, strict=True):
             if recent.is_heavy_after(value) and value is not None:
@@ -107,7 +126,16 @@ class AssignmentKeys:
         for source, value in zip(self._sources, values, strict=True):
             if value is not None and (source, value) not in self._heavy:
                 return f"{source}={value}"
-        return f"request_id={facts.request_id}"
+        return f"{_REQUEST_KEY}{facts.request_id}"
+
+    def is_new(self, key: str) -> bool:
+        """Whether this is the first request of a key under the present salt; it is remembered from now on."""
+        if key.startswith(_REQUEST_KEY):
+            return True
+        if key in self._known or len(self._known) >= REMEMBERED_KEYS:
+            return False
+        self._known.add(key)
+        return True
 
 
 class _Recent:

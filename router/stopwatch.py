@@ -107,6 +107,13 @@ class Stopwatch:
             return None
         return self._starved_seconds / (self._read_until - self.first_at)
 
+    def stall_so_far(self, now: float) -> float | None:
+        """`stall` if the next token came now; None before the first chunk, 0 while there is still text to read."""
+        if self.first_at is None or now <= self.first_at:
+            return None
+        starved = self._starved_seconds + max(0.0, now - self._read_until)
+        return starved / (max(now, self._read_until) - self.first_at)
+
     @property
     def tokens_per_chunk(self) -> float | None:
         return self.tokens / self.chunks if self.chunks else None

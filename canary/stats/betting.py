@@ -1,4 +1,4 @@
-"""In one window, how do the bets on "this arm's tail is heavier than the other's" come out?"""
+"""In one window, how do the bets on "the canary is worse than it may be" come out?"""
 
 from __future__ import annotations
 
@@ -23,22 +23,55 @@ class Tail:
         return self.above / self.total
 
 
-def log_factors(suspect: Tail, reference: Tail, *, suspect_is_larger: bool) -> tuple[float, ...]:
-    """One log factor per bet on "the suspect's share above its threshold is the higher one".
+def log_factors(difference: float) -> tuple[float, ...]:
+    """One log factor per bet on a difference in [-1, 1], against E[difference | past] ≤ 0.
 
-    The null hypothesis is E[suspect share - reference share | past] ≤ 0. The unit is the window: what
-    both arms share in it (load, prefill storms, the host) cancels in the difference, and tokens within
-    it may depend on each other as they like. A window in which either arm has no values is no bet.
+    1 + bet * difference is positive and has mean ≤ 1 under the null (Waudby-Smith & Ramdas, arXiv
+    2010.09686, section 4). The unit is the window: what both arms share in it (load, prefill storms, the
+    host) cancels in the difference, and values within it may depend on each other as they like.
+    """
+    return tuple(math.log1p(bet * difference) for bet in BETS)
+
+
+def tail_difference(suspect: Tail, reference: Tail, *, suspect_is_larger: bool) -> float:
+    """By how much the suspect's share above its threshold is the higher one, -1 to 1. Both need values.
 
     Both shares are capped at CAP, which sharpens the bet and bounds a shock. Capping lowers the mean of
     the noisier (smaller) arm more (Jensen), so it is safe only while the suspect is not the larger arm;
     otherwise the plain difference is used, which is unbiased at any sizes and sees less. Which arm is
     larger has to be known before the window, as it is from the weight.
     """
-    if not suspect.total or not reference.total:
-        return (0.0,) * len(BETS)
     if suspect_is_larger:
-        difference = suspect.share - reference.share
-    else:
-        difference = (min(suspect.share, CAP) - min(reference.share, CAP)) / CAP
-    return tuple(math.log1p(bet * difference) for bet in BETS)
+        return suspect.share - reference.share
+    return (min(suspect.share, CAP) - min(reference.share, CAP)) / CAP
+
+
+def slo_excess(suspect: Tail, reference: Tail | None, *, allowed: float, suspect_is_larger: bool) -> float:
+    """By how much the suspect's share above a fixed limit exceeds what is allowed, -1 to 1; 0 < allowed < 1.
+
+    The null is a union: the suspect keeps the limit (E[share] ≤ allowed), or it is no worse than the
+    reference. Under either the mean of this is ≤ 0, as max(allowed, reference) is at least both. So a host
+    that makes both arms slow takes nobody back. Without a reference only the limit counts. Capped at ten
+    times what is allowed, under the same condition as `tail_difference`.
+    """
+    cap = min(1.0, 10.0 * allowed)
+    if reference is None:
+        return (min(suspect.share, cap) - allowed) / cap
+    if suspect_is_larger:
+        return suspect.share - max(allowed, reference.share)
+    return (min(suspect.share, cap) - max(allowed, min(reference.share, cap))) / cap
+
+
+def share_difference(suspect: float, reference: float, *, margin: float, suspect_is_larger: bool) -> float:
+    """By how much a share in [0, 1] exceeds the reference plus a margin in [0, 1), -1 to 1; capped as tails are."""
+    if suspect_is_larger:
+        return (suspect - reference - margin) / (1.0 + margin)
+    return (min(suspect, CAP + margin) - min(reference, CAP) - margin) / (CAP + margin)
+
+
+def log_ratio(suspect: float, reference: float, *, span: float) -> float:
+    """ln(reference/suspect) in units of `span`, clipped to [-1, 1]; both rates > 0.
+
+    Positive where the suspect is the slower one. The null is stated in these terms: E[clipped log ratio | past] ≤ 0.
+    """
+    return min(max(math.log(reference / suspect) / span, -1.0), 1.0)

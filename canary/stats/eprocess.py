@@ -58,5 +58,13 @@ def log_mean_exp(values: Sequence[float]) -> float:
     return top + math.log(sum(math.exp(value - top) for value in values) / len(values))
 
 
+def log_weighted_mean_exp(values: Sequence[float], weights: Sequence[float]) -> float:
+    """log of the mean of exp(values) with weights that add up to 1, without overflow."""
+    top = max(values)
+    if math.isinf(top):
+        return top
+    return top + math.log(sum(w * math.exp(value - top) for value, w in zip(values, weights, strict=True)))
+
+
 def _log_add(a: float, b: float) -> float:
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))

@@ -39,6 +39,8 @@ class EngineStats:
     preemptions: int = 0
     output_tokens: int = 0
     out_of_memory: int = 0
+    running_limit: int = 0
+    """Sequences that can run at once."""
     steps: int = 0
     step_seconds: float = 0.0
     """Sum over all steps, without the waiting for proposals."""
@@ -71,7 +73,7 @@ class Engine:
         self._sequences: dict[tuple[Hashable, str], Sequence] = {}
         self._next_id = 0
         self._outputs: Outputs = {}
-        self.stats = EngineStats(kv_total_tokens=model.kv_tokens)
+        self.stats = EngineStats(kv_total_tokens=model.kv_tokens, running_limit=config.max_num_seqs)
         """Replaced after every step, so that other threads may read it."""
 
     @property

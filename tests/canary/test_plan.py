@@ -22,9 +22,13 @@ window: 30s
 alpha: 0.05
 guardrails:
   itl_p95:         {max_increase: 10%}
+  ttft_p95:        {max_increase: 15%}
+  gap_p99:         {max: 250ms}
   error_rate:      {max_increase: 0.5pp}
+  peak_throughput: {max_decrease: 5%}
   oom:             {max: 0}
   acceptance:      {max_decrease: 10%, reference: 0.62}
+  realised_split:  {}
 on_no_data: {hold: 120s, then: rollback}
 """
 
@@ -38,7 +42,9 @@ def test_the_plan_of_the_design_is_read_with_its_units():
     assert found.guardrails.error_rate is not None
     assert found.guardrails.error_rate.max_increase == pytest.approx(0.005)
     assert found.eligible.rule() == Eligibility(4096, 16)
-    assert found.alpha_each == pytest.approx(0.05 / 3)
+    assert found.guardrails.gap_p99 is not None
+    assert found.guardrails.gap_p99.max == pytest.approx(0.25)
+    assert found.alpha_each == pytest.approx(0.05 / 6)
     assert found.planned_windows == 80
 
 
@@ -57,7 +63,23 @@ def test_the_plan_of_the_design_is_read_with_its_units():
         ({"window": 30}, "window: write a duration such as 500ms, 30s, 10m or 2h, not 30"),
         ({"window": "500ms"}, "window: "),
         ({"alpha": 0.5}, "alpha: "),
-        ({"wieght": 5}, "wieght: Extra inputs are not permitted"),
+        ({"wieght": 5}, "unknown key 'wieght'; known: stable, canary"),
+        ({"holdbak": 5}, "unknown key 'holdbak'; did you mean holdback?"),
+        ({"steps": [{"weigth": 5}, {"weight": 100}]}, "steps.0: unknown key 'weigth'; did you mean weight?"),
+        (
+            {"guardrails": {"itl_p95": {"max_increse": "10%"}}},
+            "guardrails.itl_p95: unknown key 'max_increse'; did you mean max_increase?",
+        ),
+        ({"guardrails": {"gap_p99": {"max_increase": "10%"}}}, "unknown key 'max_increase'; known: max"),
+        ({"guardrails": {"gap_p99": {"max": "2h"}}}, "gap_p99.max: "),
+        ({"guardrails": {"queue_delay": {"max_increase": "10%"}}}, "write a duration such as 500ms"),
+        ({"guardrails": {"kv_pressure": {"max_increase": "5pp", "above": "100%"}}}, "kv_pressure.above: "),
+        ({"guardrails": {"stall": {"max_increase": "100pp"}}}, "stall.max_increase: "),
+        ({"guardrails": {"peak_throughput": {"max_decrease": "100%"}}}, "peak_throughput.max_decrease: "),
+        (
+            {"guardrails": {"acceptance": {"max_decrease": "10%", "reference": 0.6, "strata": ["prompt"]}}},
+            "strata have references of their own: use reference: calibrate",
+        ),
         (
             {"guardrails": {"itl_p95": {"max_increase": 10}}},
             "itl_p95.max_increase: write a relative change such as 10%",
@@ -66,9 +88,8 @@ def test_the_plan_of_the_design_is_read_with_its_units():
         ({"guardrails": {"itl_p59": {}}}, "unknown guardrail 'itl_p59'; did you mean itl_p95?"),
         (
             {"guardrails": {"xyz": {}}},
-            "unknown guardrail 'xyz'; known: itl_p95, error_rate, acceptance, oom, crash_loop",
+            "unknown guardrail 'xyz'; known: itl_p95, ttft_p95, tpot_p95, queue_delay",
         ),
-        ({"guardrails": {"ttft_p95": {"max_increase": "15%"}}}, "not available yet: ttft_p95"),
         ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom: not available yet: any max but 0"),
         (
             {"guardrails": {"acceptance": {"max_decrease": "10%", "reference": "evidence"}}},
@@ -125,4 +146,5 @@ def test_what_is_seldom_wise_is_said():
 
 
 def test_a_plan_in_the_shape_of_the_design_gives_no_cause_for_caution():
-    assert cautions(Plan.model_validate(yaml.safe_load(DESIGN))) == []
+    found = cautions(Plan.model_validate(yaml.safe_load(DESIGN)))
+    assert found == ["peak_throughput: counts all requests of each path, and only the eligible ones reach the canary"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from canary.status import FleetStatus, RolloutStatus, VerdictStatus
+from canary.status import Explanation, FleetStatus, RolloutStatus, VerdictStatus
 
 
 def verdict(**changes: Any) -> VerdictStatus:
@@ -21,8 +21,30 @@ def verdict(**changes: Any) -> VerdictStatus:
         "samples": 312,
         "needed": 410,
         "eta_seconds": 421.0,
+        "trip_eta_seconds": None,
     }
     return VerdictStatus(**(value | changes))  # type: ignore[typeddict-item, no-any-return]
+
+
+def explanation(**changes: Any) -> Explanation:
+    value = {
+        "rollout": "spec-1",
+        "attempt": 1,
+        "state": "baking",
+        "weight": 25.0,
+        "verdict": verdict(trip_eta_seconds=780.0),
+        "asks": "is it slower?",
+        "sample": "a window of both arms",
+        "method": "a bet",
+        "ignores": "warm-up",
+        "acts": "it goes back",
+        "error_chance": 0.05 / 3,
+        "readings": [
+            {"name": "stable p95", "value": 0.0412, "unit": "seconds", "samples": 2100, "limit": None},
+            {"name": "greedy/short", "value": 0.71, "unit": "ratio", "samples": 90, "limit": 0.63},
+        ],
+    }
+    return Explanation(**(value | changes))  # type: ignore[typeddict-item, no-any-return]
 
 
 def rollout(**changes: Any) -> RolloutStatus:

@@ -20,7 +20,7 @@ from deploy.canary_cli import exit_code
 from deploy.cli import app
 from deploy.fleet_state import FleetState, write_state
 from fleet.errors import BadRequest, Unavailable
-from tests.deploy.statuses import fleet_status, rollout
+from tests.deploy.statuses import explanation, fleet_status, rollout
 
 HEAVY = ("torch", "ray", "transformers", "scipy", "grpc")
 PLAN = {
@@ -239,3 +239,15 @@ def test_the_local_fleets_token_goes_to_no_other_fleet(monkeypatch: pytest.Monke
     connect("http://elsewhere:8000", None)
     connect("http://elsewhere:8000", "theirs")
     assert seen == ["local-secret", "local-secret", None, "theirs"]
+
+
+def test_explain_prints_for_a_person_and_for_a_machine(
+    run: Callable[..., Any], asked: list[tuple[str, str, Any]], answers: dict[str, Any]
+) -> None:
+    answers["/admin/canary/explain"] = {"explanation": explanation()}
+    told = run("canary", "explain", "itl_p95")
+    assert told.exit_code == 0
+    assert "is it slower?" in told.stdout
+    parsed = json.loads(run("canary", "explain", "itl_p95", "-o", "json").stdout)
+    assert parsed["verdict"]["guardrail"] == "itl_p95"
+    assert asked[0] == ("POST", "/admin/canary/explain", {"guardrail": "itl_p95"})

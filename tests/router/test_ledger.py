@@ -25,7 +25,7 @@ def report_of(ledger: Ledger, now: float = 0.0) -> RouterReport:
 
 def opened(ledger: Ledger, assignment: Assignment = CANARY, name: str = "r", choices: int = 1) -> Account:
     account = ledger.open(name, assignment, 10.0, choices)
-    account.admitted(10.5, prompt_tokens=12)
+    account.admitted(10.5, prompt_tokens=12, stratum="greedy/short")
     return account
 
 
@@ -177,3 +177,37 @@ def test_every_token_is_reported_exactly_once_whatever_is_lost_or_repeated(
         stored[report.sequence] = report.compared["speculative"].output_tokens
         ledger.acknowledge(report.sequence)
     assert sum(stored.values()) == sent
+
+
+def test_the_control_is_part_of_stable_and_reported_apart() -> None:
+    ledger = Ledger("router-1")
+    stable = Assignment("baseline", is_compared=True, is_newcomer=True)
+    opened(ledger, stable, "a").note(0, 11.0, chunk(1))
+    opened(ledger, Assignment("baseline", True, is_control=True), "b").note(0, 11.0, chunk(2))
+    opened(ledger, OVERRIDDEN, "c").note(0, 11.0, chunk(4))
+    report = report_of(ledger)
+    assert (report.compared["baseline"].output_tokens, report.control["baseline"].output_tokens) == (3, 2)
+    assert (report.compared["baseline"].newcomers, set(report.control)) == (1, {"baseline"})
+    assert report.open == {"baseline": 2}
+
+
+def test_acceptance_is_kept_by_kind_of_request() -> None:
+    ledger = Ledger("router-1")
+    account = opened(ledger)
+    account.note(0, 11.0, chunk(1))
+    account.note(0, 11.1, chunk(3, round=Round(4, 2)))
+    account.close(Outcome.DONE)
+    strata = report_of(ledger).compared["speculative"].acceptance_by
+    assert {name: histogram.sum for name, histogram in strata.items()} == {"greedy/short": 1.5}
+
+
+def test_open_gaps_are_kept_beside_what_is_published() -> None:
+    ledger = Ledger("router-1")
+    silent, hung = opened(ledger, name="a"), opened(ledger, name="b")
+    hung.note(0, 10.8, chunk(1))
+    tally = report_of(ledger, 13.0).compared["speculative"]
+    assert (tally.waiting.total, tally.waiting.sum) == (2, pytest.approx(6.0))
+    assert (tally.silence.total, tally.silence.sum) == (2, pytest.approx(4.4))
+    assert (tally.ttft.total, tally.gap.total) == (1, 0)
+    assert tally.stall.mean() == pytest.approx(1.99, abs=0.02)
+    assert not silent.is_finished

@@ -1,6 +1,7 @@
 """Routing decisions: eligible, overridden, sticky, monotone, and blind to keys that stand for a crowd."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -151,3 +152,26 @@ def test_a_trip_holds_the_canary_at_0_until_a_newer_split_that_knows_of_it() -> 
     assert (current.version, current.split.canary_percent) == (2, 0)
     current.adopt(Split(3, "baseline", "speculative", 5, "s"), knows_of_trips=True)
     assert current.split.canary_percent == 5
+
+
+def test_a_user_is_new_once_in_a_rollout_and_a_request_without_one_always() -> None:
+    keys = AssignmentKeys(("user", "request_id"))
+    split = Split(1, "baseline", "speculative", 30.0, salt="s")
+
+    def is_new(request: str, user: str | None = None) -> bool:
+        return choose_path(split, facts(request, user=user), keys, {"baseline", "speculative"}).is_newcomer
+
+    assert [is_new("r1", "ann"), is_new("r2", "ann"), is_new("r3", "bob")] == [True, False, True]
+    assert [is_new("r4"), is_new("r5")] == [True, True]
+    split = replace(split, salt="another")
+    assert is_new("r6", "ann")
+
+
+def test_the_control_is_a_sample_of_stables_users_as_large_as_the_canary() -> None:
+    keys = AssignmentKeys(("user",))
+    paths = {"baseline", "speculative"}
+    for percent, expected in ((10.0, 0.10), (50.0, 0.25), (0.0, 0.0)):
+        split = Split(1, "baseline", "speculative", percent, salt="s")
+        found = [choose_path(split, facts(f"r{n}", user=f"u{n}"), keys, paths) for n in range(4000)]
+        assert sum(item.is_control for item in found) / 4000 == pytest.approx(expected, abs=0.02)
+        assert all(item.path == "baseline" for item in found if item.is_control)

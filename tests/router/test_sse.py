@@ -29,7 +29,7 @@ def job(api: Api = Api.CHAT, *, n: int = 1, logprobs: int | None = None, **style
 
 def account_of(asked: Job) -> Account:
     account = Ledger("r").open("x", Assignment("speculative", True), 1.0, asked.choices)
-    account.admitted(1.5, asked.prompt_tokens)
+    account.admitted(1.5, asked.prompt_tokens, "greedy/short")
     return account
 
 

@@ -145,3 +145,13 @@ def test_the_designs_worked_numbers_come_out(
     assert gap(0.95) == pytest.approx(gap_p95, abs=0.6)
     if stall is not None:
         assert share == pytest.approx(stall, abs=0.012)
+
+
+def test_stall_so_far_is_what_stall_would_be_if_the_next_token_came_now() -> None:
+    watch = Stopwatch(0.0)
+    assert watch.stall_so_far(1.0) is None
+    watch.lap(1.0, 5)
+    assert watch.stall_so_far(1.05) == 0.0
+    assert watch.stall_so_far(1.4) == pytest.approx(0.3 / 0.4)
+    watch.lap(1.4, 1)
+    assert watch.stall == pytest.approx(0.3 / 0.42)

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canary.stats.betting import BETS, CAP, Tail, log_factors
+from canary.stats.betting import (
+    BETS,
+    CAP,
+    Tail,
+    log_factors,
+    log_ratio,
+    share_difference,
+    slo_excess,
+    tail_difference,
+)
 from canary.stats.eprocess import EProcess
 from tests.canary.stats.streams import clustered_windows, keeps_promise
 
@@ -18,7 +27,9 @@ def alarmed_at(windows, alpha: float, *, suspect_is_larger: bool = False) -> int
     """Looks after every window."""
     process = EProcess.start(len(BETS))
     for number, (canary, stable) in enumerate(windows):
-        process = process.update(log_factors(canary, stable, suspect_is_larger=suspect_is_larger))
+        if not canary.total or not stable.total:
+            continue
+        process = process.update(log_factors(tail_difference(canary, stable, suspect_is_larger=suspect_is_larger)))
         if process.log_e >= -math.log(alpha):
             return number
     return None
@@ -27,27 +38,49 @@ def alarmed_at(windows, alpha: float, *, suspect_is_larger: bool = False) -> int
 @settings(max_examples=40, deadline=None)
 @given(tails, tails, st.booleans())
 def test_no_window_can_ruin_a_bet(suspect, reference, is_larger):
-    assert all(math.isfinite(factor) for factor in log_factors(suspect, reference, suspect_is_larger=is_larger))
+    found = [tail_difference(suspect, reference, suspect_is_larger=is_larger)]
+    for of in (reference, None):
+        found.append(slo_excess(suspect, of, allowed=0.01, suspect_is_larger=is_larger))
+    found.append(share_difference(suspect.share, reference.share, margin=0.05, suspect_is_larger=is_larger))
+    found.append(log_ratio(1.0 + suspect.above, 1.0 + reference.above, span=0.15))
+    assert all(-1.0 <= difference <= 1.0 for difference in found)
+    assert all(math.isfinite(factor) for difference in found for factor in log_factors(difference))
 
 
 @settings(max_examples=40, deadline=None)
 @given(tails, tails)
 def test_equal_shares_neither_win_nor_lose(suspect, reference):
     twin = Tail(reference.above * suspect.total, reference.total * suspect.total)
-    assert log_factors(twin, reference, suspect_is_larger=False) == pytest.approx([0.0] * len(BETS), abs=1e-12)
-
-
-def test_a_window_without_one_of_the_arms_is_no_bet():
-    assert log_factors(Tail(0, 0), Tail(1, 10), suspect_is_larger=False) == (0.0,) * len(BETS)
-    assert log_factors(Tail(9, 10), Tail(0, 0), suspect_is_larger=True) == (0.0,) * len(BETS)
+    assert tail_difference(twin, reference, suspect_is_larger=False) == pytest.approx(0.0, abs=1e-12)
+    assert log_factors(0.0) == (0.0,) * len(BETS)
 
 
 def test_one_terrible_window_counts_no_more_than_the_cap():
     terrible, bad = Tail(100, 100), Tail(round(100 * CAP), 100)
     reference = Tail(5, 100)
-    assert log_factors(terrible, reference, suspect_is_larger=False) == log_factors(
+    assert tail_difference(terrible, reference, suspect_is_larger=False) == tail_difference(
         bad, reference, suspect_is_larger=False
     )
+
+
+def test_a_limit_that_stable_breaks_as_much_is_no_accusation():
+    def excess(stable: Tail | None) -> float:
+        return slo_excess(Tail(6, 100), stable, allowed=0.01, suspect_is_larger=False)
+
+    assert excess(Tail(0, 100)) == excess(None) == pytest.approx(0.5)
+    assert excess(Tail(6, 100)) == pytest.approx(0.0)
+    assert excess(Tail(9, 100)) < 0.0
+
+
+def test_a_share_within_its_margin_is_no_accusation():
+    assert share_difference(0.10, 0.05, margin=0.05, suspect_is_larger=False) == pytest.approx(0.0)
+    assert share_difference(0.20, 0.05, margin=0.05, suspect_is_larger=False) == pytest.approx(0.10 / 0.30)
+    assert share_difference(0.20, 0.05, margin=0.05, suspect_is_larger=True) == pytest.approx(0.10 / 1.05)
+
+
+@given(st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_the_log_ratio_changes_its_sign_when_the_arms_change_places(one, other):
+    assert log_ratio(one, other, span=0.15) == pytest.approx(-log_ratio(other, one, span=0.15), abs=1e-9)
 
 
 @pytest.mark.parametrize(

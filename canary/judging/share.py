@@ -1,0 +1,167 @@
+"""Guardrails stall, completion_lag, kv_pressure: is a share that each window shows higher on the canary?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from canary.judging.accusation import Accusation, Budget, Moment
+from canary.stats.betting import BETS, log_factors, share_difference
+from canary.stats.intervals import mean_interval
+from canary.verdict import Bounds, Level, Need, Proof, Reading, Stage, Verdict
+from canary.windows import ArmUsage, Window, ended
+from fleet.traffic import PathTally
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of so many things in one arm and window."""
+
+    value: float
+    """0 to 1."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What is compared."""
+
+    label: str
+    of: Callable[[PathTally, ArmUsage], Share | None]
+    """None where the arm has nothing to show in the window."""
+
+
+def _stall(tally: PathTally, _: ArmUsage) -> Share | None:
+    stall = tally.stall
+    return Share(min(max(stall.sum / stall.total - 1.0, 0.0), 1.0), stall.total) if stall.total else None
+
+
+def _lag(tally: PathTally, usage: ArmUsage) -> Share | None:
+    at_risk = ended(tally) + usage.open_requests
+    return Share(usage.open_requests / at_risk, at_risk) if at_risk else None
+
+
+def _pressure(_: PathTally, usage: ArmUsage) -> Share | None:
+    return Share(usage.pressed / usage.samples, usage.samples) if usage.samples else None
+
+
+MEASURES: Mapping[str, Measure] = {
+    "stall": Measure("time in which a reader waits for text", _stall),
+    "completion_lag": Measure("requests still open at the end of a window, of those that could have ended", _lag),
+    "kv_pressure": Measure("time with a nearly full KV cache", _pressure),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The windows' shares in this attempt."""
+
+    total: float = 0.0
+    windows: int = 0
+    count: int = 0
+    """Things behind them, such as streams."""
+
+    def grown(self, share: Share) -> Arm:
+        return Arm(self.total + share.value, self.windows + 1, self.count + share.count)
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.windows if self.windows else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRail:
+    """State of one such guardrail."""
+
+    guardrail: str
+    limit: float
+    """Highest difference that is tolerated, 0 to 1."""
+    accusation: Accusation
+    stable: Arm = Arm()
+    canary: Arm = Arm()
+    windows: int = 0
+    """Bets settled in this step."""
+    kind: Literal["share"] = "share"
+
+    @classmethod
+    def start(cls, guardrail: str, limit: float, share: float) -> ShareRail:
+        return cls(guardrail, limit, Accusation.start(len(BETS), share))
+
+    @property
+    def measure(self) -> Measure:
+        return MEASURES[self.guardrail]
+
+    def next_step(self, share: float) -> ShareRail:
+        return replace(self, accusation=self.accusation.next_step(share), windows=0)
+
+    def observe(self, window: Window, moment: Moment) -> ShareRail:
+        """Settle a steady window's bet, where both arms show something."""
+        canary = self.measure.of(window.canary, window.canary_usage)
+        stable = self.measure.of(window.stable, window.stable_usage)
+        if not moment.is_steady or canary is None or stable is None:
+            return self
+        difference = share_difference(
+            canary.value, stable.value, margin=self.limit, suspect_is_larger=window.canary_percent > 50
+        )
+        return replace(
+            self,
+            stable=self.stable.grown(stable),
+            canary=self.canary.grown(canary),
+            accusation=self.accusation.settle(log_factors(difference), is_promoted=moment.is_promoted),
+            windows=self.windows + 1,
+        )
+
+    def proof(self, stage: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+
+    def judge(self, stage: Stage, budget: Budget) -> Verdict:
+        """FAIL on proof of a difference beyond the limit, INSUFFICIENT without enough windows."""
+        proof = self.proof(stage, budget)
+        level, reason, need = self._level(stage, proof)
+        estimate, interval = self._difference()
+        return Verdict(
+            self.guardrail,
+            level,
+            reason,
+            "points",
+            estimate,
+            interval,
+            self.limit,
+            proof,
+            self.canary.count,
+            need,
+            self.accusation.seconds_to_trip(proof, stage),
+            tuple(
+                Reading(name, arm.mean, "ratio", arm.count)
+                for name, arm in (("stable", self.stable), ("canary", self.canary))
+            ),
+        )
+
+    def _level(self, stage: Stage, proof: Proof) -> tuple[Level, str, Need]:
+        if proof.is_reached:
+            return (
+                Level.FAIL,
+                f"{self.measure.label}: rose by more than {self.limit * 100:g} pp, {self._seen()}",
+                Need(),
+            )
+        if not stage.has_baseline:
+            return Level.PASS, "no baseline is left to compare with; the steps before raised no alarm", Need()
+        if self.windows < stage.windows_needed:
+            need = stage.need(windows=self.windows, requests=stage.requests_needed)
+            return Level.INSUFFICIENT, f"{self.windows} of {stage.windows_needed} windows; {self._seen()}", need
+        return Level.PASS, self._seen(), Need()
+
+    def _seen(self) -> str:
+        if self.stable.mean is None or self.canary.mean is None:
+            return "nothing to compare yet"
+        return f"canary {self.canary.mean:.1%}, stable {self.stable.mean:.1%}"
+
+    def _difference(self) -> tuple[float | None, Bounds | None]:
+        """Of the mean shares, and its interval over windows, each arm at half the error rate."""
+        if self.stable.mean is None or self.canary.mean is None:
+            return None, None
+        of_stable = mean_interval(self.stable.total, self.stable.windows, 0.025)
+        of_canary = mean_interval(self.canary.total, self.canary.windows, 0.025)
+        bounds = of_stable and of_canary and (of_canary[0] - of_stable[1], of_canary[1] - of_stable[0])
+        return self.canary.mean - self.stable.mean, bounds

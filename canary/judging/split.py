@@ -1,0 +1,82 @@
+"""Guardrail realised_split: do routers give the canary the share of users that was set?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from canary.judging.accusation import Budget, Moment
+from canary.stats.bernoulli import ODDS, log_factors
+from canary.stats.eprocess import EProcess
+from canary.stats.intervals import mean_interval
+from canary.verdict import Level, Proof, Stage, Verdict
+from canary.windows import Window
+
+ALPHA = 0.001
+"""Of calling correct routers broken, whatever the plan's alpha is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRail:
+    """State of the guardrail.
+
+    The draws are users, not requests: a user stays in one arm, so a heavy user would look like a wrong
+    split. A router counts each user once; several routers may each count the same one.
+    """
+
+    process: EProcess
+    expected: float = 0.0
+    """Newcomers that the canary should have had."""
+    newcomers: tuple[int, int] = (0, 0)
+    """Stable's and the canary's, since the attempt began."""
+    has_tripped: bool = False
+    """Latched: the comparison is worthless from then on."""
+    guardrail: Literal["realised_split"] = "realised_split"
+    kind: Literal["split"] = "split"
+
+    @classmethod
+    def start(cls) -> SplitRail:
+        return cls(EProcess.start(len(ODDS)))
+
+    def next_step(self, _: float) -> SplitRail:
+        return self
+
+    def observe(self, window: Window, moment: Moment) -> SplitRail:
+        """Settle the bets of a window that saw one weight."""
+        hits, trials = window.canary.newcomers, window.canary.newcomers + window.stable.newcomers
+        share = window.canary_percent / 100.0
+        if moment.is_mixed or not trials or not 0.0 < share < 1.0:
+            return self
+        process = self.process.update(log_factors(hits, trials, share, copies=max(1, window.routers)))
+        return replace(
+            self,
+            process=process,
+            expected=self.expected + share * trials,
+            newcomers=(self.newcomers[0] + trials - hits, self.newcomers[1] + hits),
+            has_tripped=self.has_tripped or process.log_e >= -math.log(ALPHA),
+        )
+
+    def proof(self, _: Stage, __: Budget) -> Proof:
+        return Proof(self.process.log_e, -math.log(ALPHA))
+
+    def judge(self, stage: Stage, budget: Budget) -> Verdict:
+        """NO_DATA once the split is proven wrong: what is compared then is not what was meant to be compared."""
+        stable, canary = self.newcomers
+        users = stable + canary
+        if not users:
+            return Verdict(self.guardrail, Level.PASS, "no new users yet", "ratio", proof=self.proof(stage, budget))
+        mean, expected = canary / users, self.expected / users
+        seen = f"{mean:.1%} of {users} users went to the canary, {expected:.1%} was set"
+        reason = f"the split is not what was set, so nothing is moved: {seen}" if self.has_tripped else seen
+        return Verdict(
+            self.guardrail,
+            Level.NO_DATA if self.has_tripped else Level.PASS,
+            reason,
+            "ratio",
+            mean,
+            mean_interval(canary, users, 0.05),
+            expected,
+            self.proof(stage, budget),
+            users,
+        )

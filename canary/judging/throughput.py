@@ -1,0 +1,134 @@
+"""Guardrail peak_throughput: does a saturated canary complete fewer requests per GPU than a saturated stable?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from canary.judging.accusation import Accusation, Budget, Moment
+from canary.stats.betting import BETS, log_factors, log_ratio
+from canary.stats.intervals import mean_interval
+from canary.verdict import Bounds, Level, Need, Proof, Reading, Stage, Verdict
+from canary.windows import ArmUsage, Window
+
+SPAN = 0.15
+"""Natural log of the rates' ratio beyond which a window counts no more: one bad window must not decide."""
+MIN_COMPLETIONS = 30
+"""In either arm and window; with fewer the logarithm of a noisy rate lies too low (by 1/(2n))."""
+SATURATED = 0.9
+"""Share of its replicas' samples that make a path's window a saturated one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Saturated windows of this attempt."""
+
+    completed: int = 0
+    gpu_seconds: float = 0.0
+
+    def grown(self, usage: ArmUsage, seconds: float) -> Arm:
+        return Arm(self.completed + usage.completed, self.gpu_seconds + usage.mean_gpus * seconds)
+
+    @property
+    def rate(self) -> float | None:
+        """Completed requests per second and GPU."""
+        return self.completed / self.gpu_seconds if self.gpu_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputRail:
+    """State of the guardrail."""
+
+    limit: float
+    """Highest relative decrease that is tolerated."""
+    min_windows: int
+    accusation: Accusation
+    stable: Arm = Arm()
+    canary: Arm = Arm()
+    ratios: float = 0.0
+    """Sum of the windows' clipped log ratios of canary to stable, in units of SPAN."""
+    windows: int = 0
+    """Saturated windows in this attempt."""
+    guardrail: Literal["peak_throughput"] = "peak_throughput"
+    kind: Literal["throughput"] = "throughput"
+
+    @classmethod
+    def start(cls, limit: float, min_windows: int, share: float) -> ThroughputRail:
+        return cls(limit, min_windows, Accusation.start(len(BETS), share))
+
+    def next_step(self, share: float) -> ThroughputRail:
+        return replace(self, accusation=self.accusation.next_step(share))
+
+    def observe(self, window: Window, moment: Moment) -> ThroughputRail:
+        """Settle the bet of a steady window in which both paths had as much to do as they can."""
+        stable, canary = window.stable_usage, window.canary_usage
+        if not moment.is_steady or not (_is_saturated(stable) and _is_saturated(canary)):
+            return self
+        of_stable, of_canary = (usage.completed / usage.mean_gpus for usage in (stable, canary))
+        harm = log_ratio(of_canary, of_stable * (1.0 - self.limit), span=SPAN)
+        return replace(
+            self,
+            stable=self.stable.grown(stable, window.seconds),
+            canary=self.canary.grown(canary, window.seconds),
+            ratios=self.ratios - log_ratio(of_canary, of_stable, span=SPAN),
+            accusation=self.accusation.settle(log_factors(harm), is_promoted=moment.is_promoted),
+            windows=self.windows + 1,
+        )
+
+    def proof(self, stage: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+
+    def judge(self, stage: Stage, budget: Budget) -> Verdict:
+        """FAIL on proof of a loss; before everything moves, INSUFFICIENT without a peak: no capacity is on trust."""
+        proof = self.proof(stage, budget)
+        level, reason, need = Level.PASS, self._seen(), Need()
+        if proof.is_reached:
+            level = Level.FAIL
+            reason = f"requests per second and GPU at peak fell by more than {self.limit * 100:g} %: {self._seen()}"
+        elif stage.is_before_last and self.windows < self.min_windows:
+            level = Level.INSUFFICIENT
+            reason = f"{self.windows} of {self.min_windows} saturated windows: wait for a peak, or send load"
+            need = Need(0, None)
+        estimate, interval = self._change()
+        return Verdict(
+            self.guardrail,
+            level,
+            reason,
+            "percent",
+            estimate,
+            interval,
+            -self.limit,
+            proof,
+            self.canary.completed,
+            need,
+            self.accusation.seconds_to_trip(proof, stage),
+            tuple(
+                Reading(f"{name} requests/s per GPU", arm.rate, "rate", arm.completed)
+                for name, arm in (("stable", self.stable), ("canary", self.canary))
+            ),
+        )
+
+    def _seen(self) -> str:
+        stable, canary = self.stable.rate, self.canary.rate
+        if stable is None or canary is None:
+            return "no window yet in which both paths were saturated"
+        return f"canary {canary:.3g}, stable {stable:.3g} in {self.windows} saturated windows"
+
+    def _change(self) -> tuple[float | None, Bounds | None]:
+        """Relative change of the pooled rate; the interval is for the windows' mean clipped log ratio."""
+        stable, canary = self.stable.rate, self.canary.rate
+        if stable is None or canary is None:
+            return None, None
+        bounds = mean_interval((self.ratios + self.windows) / 2.0, self.windows, 0.05)
+        lower, upper = (math.expm1((2.0 * end - 1.0) * SPAN) for end in bounds or (0.0, 1.0))
+        return canary / stable - 1.0, (None if lower <= _LOWEST else lower, None if upper >= _HIGHEST else upper)
+
+
+_LOWEST, _HIGHEST = (math.expm1(sign * SPAN * (1.0 - 1e-6)) for sign in (-1.0, 1.0))
+"""Where the clipping hides how far the interval goes."""
+
+
+def _is_saturated(usage: ArmUsage) -> bool:
+    is_full = usage.samples > 0 and usage.saturated >= SATURATED * usage.samples
+    return is_full and usage.mean_gpus > 0 and usage.completed >= MIN_COMPLETIONS

@@ -1,0 +1,24 @@
+"""In one window, how do the bets on "the coin does not have the share that was set" come out?"""
+
+from __future__ import annotations
+
+import math
+
+ODDS = (0.05, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 20.0)
+"""Alternatives: factor on the odds of the share that was set, to both sides."""
+
+
+def log_factors(hits: int, trials: int, share: float, *, copies: int = 1) -> tuple[float, ...]:
+    """One log factor per alternative of `hits` in `trials`, against hits ~ Binomial(trials, share), 0 < share < 1.
+
+    The likelihood ratio of each alternative has mean 1 under the null, whatever the number of trials
+    (conditional e-processes for counts: Lindon & Malek, arXiv 2011.03567). Each trial may have been
+    counted up to `copies` times, once by each observer; the ratio to the power 1/copies still has mean
+    ≤ 1 then, by Hölder's inequality, however the observers depend on each other.
+    """
+    return tuple(_log_ratio(hits, trials - hits, share, odds) / copies for odds in ODDS)
+
+
+def _log_ratio(hits: int, misses: int, share: float, odds: float) -> float:
+    scale = 1.0 - share + odds * share
+    return hits * math.log(odds / scale) - misses * math.log(scale)
