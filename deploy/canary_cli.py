@@ -13,6 +13,7 @@ from rich.live import Live
 from canary.plan import read_plan
 from canary.status import CommandAnswer, FleetStatus, RolloutStatus
 from deploy.admin_client import AdminClient
+from deploy.calibration_cli import calibrate_record
 from deploy.connection import Token, Url, connect
 from deploy.explain_view import explanation_view
 from deploy.lint import require_clean
@@ -29,6 +30,8 @@ DONE, ROLLED_BACK, TIMED_OUT, HELD = 0, 3, 4, 5
 ENDED = ("promoted", "rolled_back", "aborted")
 
 app = typer.Typer(help="Roll a path out and back.", no_args_is_help=True)
+
+app.command("aa")(calibrate_record)
 
 PlanFile = Annotated[Path, typer.Option("-f", "--file", help="The rollout plan.", exists=True, dir_okay=False)]
 Watch = Annotated[bool, typer.Option("-w", "--watch", help="Follow the rollout until it ends.")]

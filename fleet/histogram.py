@@ -30,11 +30,18 @@ class LogHistogram:
         self.total += count
         self.sum += value * count
 
-    def merge(self, other: LogHistogram) -> None:
+    def merge(self, other: LogHistogram, times: int = 1) -> None:
+        """Add the other's values; with `times` = -1 take them out, where they are known to be in."""
+        mine = self.counts
         for bucket, count in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + count
-        self.total += other.total
-        self.sum += other.sum
+            mine[bucket] = mine.get(bucket, 0) + times * count
+        if times < 0:
+            self.counts = {bucket: count for bucket, count in mine.items() if count}
+        self.total += times * other.total
+        self.sum += times * other.sum
+
+    def copy(self) -> LogHistogram:
+        return LogHistogram(dict(self.counts), self.total, self.sum)
 
     def count_above(self, bucket: int) -> int:
         """How many values lie in buckets higher than `bucket`."""

@@ -69,6 +69,11 @@ class Split:
     eligible: Eligibility = Eligibility()
 
 
+def control_percent(canary_percent: float) -> float:
+    """Share of the control, stable's second sample: as large as the canary's, but at most half of what stable has."""
+    return min(canary_percent, (100.0 - canary_percent) / 2.0)
+
+
 @dataclass(frozen=True, slots=True)
 class HardTrip:
     """A failure that takes the canary out at once, in the router that sees it and then everywhere."""
@@ -126,17 +131,18 @@ class PathTally:
     e2e: LogHistogram = field(default_factory=LogHistogram)
     queue: LogHistogram = field(default_factory=LogHistogram)
 
-    def merge(self, other: PathTally) -> None:
+    def merge(self, other: PathTally, times: int = 1) -> None:
+        """Add what the other counted; with `times` = -1 take out what is known to be a part of this."""
         for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
         for name in _TABLES:
             mine, theirs = getattr(self, name), getattr(other, name)
             for key, count in theirs.items():
-                mine[key] = mine.get(key, 0) + count
+                mine[key] = mine.get(key, 0) + times * count
         for name in _HISTOGRAMS:
-            getattr(self, name).merge(getattr(other, name))
+            getattr(self, name).merge(getattr(other, name), times)
         for stratum, histogram in other.acceptance_by.items():
-            self.acceptance_by.setdefault(stratum, LogHistogram()).merge(histogram)
+            self.acceptance_by.setdefault(stratum, LogHistogram()).merge(histogram, times)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
@@ -212,7 +218,7 @@ class RouterReport:
     open: Mapping[str, int] = field(default_factory=dict)
     """Compared requests open now, by the path they were assigned to."""
     control: Mapping[str, PathTally] = field(default_factory=dict)
-    """The part of `compared` whose users serve as a second sample of stable; see `router/split.py`."""
+    """The part of `compared` whose users serve as a second sample of stable; see `control_percent`."""
     queued: int = 0
     pid: int = 0
     """The router's process, for people who look for it."""

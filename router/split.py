@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from fleet.errors import BadRequest
-from fleet.traffic import Eligibility, SamplingMode, Split
+from fleet.traffic import Eligibility, SamplingMode, Split, control_percent
 
 OVERRIDE_HEADER = "x-fleet-path"
 HEAVY_SHARE = 0.2
@@ -87,11 +87,6 @@ def choose_path(split: Split, facts: RequestFacts, keys: AssignmentKeys, paths: 
         return Assignment(split.canary, is_compared=True, is_newcomer=is_newcomer)
     is_control = percent < split.canary_percent + control_percent(split.canary_percent)
     return Assignment(split.stable, is_compared=True, is_control=is_control, is_newcomer=is_newcomer)
-
-
-def control_percent(canary_percent: float) -> float:
-    """Share of the control: as large as the canary's, but at most half of what stable has."""
-    return min(canary_percent, (100.0 - canary_percent) / 2.0)
 
 
 class AssignmentKeys:

@@ -51,8 +51,7 @@ class Arm:
     samples: int = 0
 
     def grown(self, values: LogHistogram, samples: int) -> Arm:
-        pooled = LogHistogram()
-        pooled.merge(self.values)
+        pooled = self.values.copy()
         pooled.merge(values)
         return Arm(pooled, self.samples + samples)
 

@@ -1,0 +1,43 @@
+"""How would a rollout have gone on these windows? The judge alone, step by step, without a fleet around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from canary.guardrails import Evidence, budget_of, observe
+from canary.judging.split import SplitRail
+from canary.plan import Plan
+from canary.verdict import Stage
+from canary.windows import Window
+
+WindowAt = Callable[[int, float], Window]
+"""(number of the window in the rollout, the weight in percent) -> the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A pseudo-rollout that was taken back."""
+
+    guardrail: str
+    windows: int
+    """Since it began, the last one included."""
+
+
+def walk(plan: Plan, window_at: WindowAt) -> Trip | None:
+    """Observe the windows of all bakes; the first guardrail whose evidence suffices, or None at the end.
+
+    The same evidence and thresholds as in a live rollout. Whether a step would have been passed is not
+    asked, so that every rollout gets all its chances to be taken back.
+    """
+    evidence, budget, number = Evidence.start(plan), budget_of(plan), 0
+    stage = Stage(plan.min_windows, plan.min_requests, plan.window, None)
+    for index, step in enumerate(plan.steps):
+        evidence = (evidence.next_step(plan) if index else evidence).reweighted(plan)
+        for _ in range(round(step.bake / plan.window)):
+            evidence = observe(evidence, plan, window_at(number, step.weight), is_promoted=False)
+            number += 1
+            for rail in evidence.rails:
+                if not isinstance(rail, SplitRail) and rail.proof(stage, budget).is_reached:
+                    return Trip(rail.guardrail, number)
+    return None

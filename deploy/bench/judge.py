@@ -1,0 +1,137 @@
+"""`make bench-judge`: what the judge's verdicts are worth, as tables for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from canary.calibration import rate_bounds
+from deploy.bench.judge_runs import LIMITS, STEPS, Setting, false_alarms, plan_with, times_to_rollback
+from deploy.bench.judge_traffic import Harm, Shocks
+from deploy.bench.judge_winner import BASELINE_STEP, SPECULATIVE_STEP, compare, fate, streams
+
+BEGIN, END = "<!-- bench-judge: begin -->", "<!-- bench-judge: end -->"
+SHOCKS = {"moments": Shocks(), "moments; hosts, for minutes": Shocks(host=0.05, persistence=0.8)}
+HARMS: tuple[tuple[str, str, dict[str, str], Harm, bool], ...] = (
+    ("p95 ITL +10 %", "itl_p95", {"max_increase": "0%"}, Harm(slowdown=1.10), False),
+    ("p95 ITL +25 %", "itl_p95", {"max_increase": "10%"}, Harm(slowdown=1.25), False),
+    ("p95 ITL +50 %", "itl_p95", {"max_increase": "10%"}, Harm(slowdown=1.50), False),
+    ("errors 0.5 → 1 %", "error_rate", {"max_increase": "0pp"}, Harm(error_rate=0.01), False),
+    ("errors 0.5 → 2 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.02), False),
+    ("errors 0.5 → 5 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.05), False),
+    ("acceptance −20 %", "acceptance", {"max_decrease": "10%"}, Harm(acceptance=0.56), False),
+    ("acceptance −20 % after 5,000 requests", "acceptance", {"max_decrease": "10%"}, Harm(acceptance=0.56), False),
+    ("throughput −10 % at peak", "peak_throughput", {"max_decrease": "5%"}, Harm(throughput=0.90), True),
+)
+LATE_REQUESTS = 5000
+POWER_RATE = 10.0
+
+
+def sound(runs: int, seed: int) -> Iterator[str]:
+    """How often a canary that is no different is taken back."""
+    yield "| requests/s | shocks | this judge | 95 % upper bound | p95 > 1.1 × for 60 s | Mann-Whitney each minute |"
+    yield "|---|---|---|---|---|---|"
+    plan = plan_with(LIMITS, STEPS)
+    total = alarms = 0
+    for rate in (2.0, 10.0, 50.0):
+        for name, shocks in SHOCKS.items():
+            found = false_alarms(Setting(rate, shocks, is_peak=True), plan, runs=runs, seed=seed)
+            total, alarms = total + found.runs, alarms + found.ours
+            ours, threshold, ranked = (f"{n / runs:.1%}" for n in (found.ours, found.threshold, found.rank_test))
+            upper = f"{rate_bounds(found.ours, runs)[1]:.1%}"
+            yield f"| {rate:g} | {name} | {ours} | {upper} | {threshold} | {ranked} |"
+    yield f"| all | | {alarms / total:.1%} of {total} | {rate_bounds(alarms, total)[1]:.1%} | | |"
+
+
+def powerful(runs: int, seed: int) -> Iterator[str]:
+    """How soon a worse canary is taken back."""
+    yield "| harm | limit | found | median | 95th percentile |"
+    yield "|---|---|---|---|---|"
+    steps = [*STEPS[:2], {"weight": 50, "bake": "100m"}, STEPS[3]]
+    for name, guardrail, limit, harm, is_peak in HARMS:
+        plan = plan_with(LIMITS | {guardrail: LIMITS[guardrail] | limit}, steps)
+        if "after" in name:
+            harm = Harm(acceptance=harm.acceptance, acceptance_after=LATE_REQUESTS)
+        setting = Setting(POWER_RATE, Shocks(host=0.05), harm, is_peak)
+        times = times_to_rollback(setting, plan, runs=runs, seed=seed)
+        late = _seconds_to_requests(LATE_REQUESTS) if "after" in name else 0.0
+        yield f"| {name} | {', '.join(limit.values())} | {_summary(times, late)} |"
+
+
+def _seconds_to_requests(requests: int) -> float:
+    """Until the canary has had so many in the plan's steps."""
+    at_5, at_25 = (POWER_RATE * share * 600 for share in (0.05, 0.25))
+    return 1200 + (requests - at_5 - at_25) / (POWER_RATE * 0.5)
+
+
+def _summary(times: Sequence[float | None], late: float) -> str:
+    """Share found, median and 95th percentile of the minutes since the harm began; a run without counts as longest."""
+    ordered = sorted(float("inf") if time is None else max(0.0, time - late) for time in times)
+    found = sum(time is not None for time in times)
+    cells = [f"{found} of {len(times)}"]
+    for q in (0.5, 0.95):
+        value = ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
+        cells.append("not in 2 h" if value == float("inf") else f"{value / 60:.1f} min")
+    return " | ".join(cells)
+
+
+def winners(runs: int, seed: int) -> Iterator[str]:
+    """Whether a faster canary with longer steps is kept, and a slower one is not."""
+    yield "| acceptance | p95 gap | p95 ITL | median TPOT | promoted | rolled back | median time |"
+    yield "|---|---|---|---|---|---|---|"
+    source = np.random.default_rng([seed, 77])
+    stable = streams(source, BASELINE_STEP, None)
+    for acceptance in (0.75, 0.35):
+        canary = streams(source, SPECULATIVE_STEP, acceptance)
+        ratios = compare(stable, canary)
+        fates = [fate(source, stable, canary) for _ in range(runs)]
+        promoted, back = (sum(item.state == state for item in fates) for state in ("promoted", "rolled_back"))
+        minutes = float(np.median([item.seconds for item in fates])) / 60
+        figures = " | ".join(f"× {value:.2f}" for value in (ratios.gap_p95, ratios.itl_p95, ratios.tpot_p50))
+        yield f"| {acceptance:.0%} | {figures} | {promoted} of {runs} | {back} of {runs} | {minutes:.0f} min |"
+
+
+PARTS: dict[str, tuple[str, Callable[[int, int], Iterator[str]], int]] = {
+    "sound": ("**No difference: rollouts taken back**", sound, 80),
+    "power": ("**Worse canaries: time to rollback**", powerful, 25),
+    "winner": ("**A longer step that pays, and one that does not**", winners, 10),
+}
+"""Name -> title, rows, and how many rollouts each row takes by default."""
+
+
+def main() -> None:
+    """Simulate rollouts and print the tables, or write them between the marks of a document."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.bench.judge", description=main.__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, help="rollouts for each row, instead of the default of each part")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
+    arguments = parser.parse_args()
+    lines: list[str] = []
+    for name in arguments.parts:
+        title, rows, runs = PARTS[name]
+        lines += [title, ""]
+        for row in rows(arguments.runs or runs, arguments.seed):
+            lines.append(row)
+            sys.stderr.write(row + "\n")
+        lines.append("")
+    text = "\n".join(lines)
+    if arguments.into is None:
+        sys.stdout.write(text)
+    else:
+        arguments.into.write_text(replaced(arguments.into.read_text(), text))
+
+
+def replaced(document: str, text: str) -> str:
+    """The document with the text between its marks; ValueError where it has none."""
+    head, rest = document.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n\n{text}\n{END}{tail}"
+
+
+if __name__ == "__main__":
+    main()
