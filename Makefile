@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit check docs constraints bench-engine bench-router bench-verify bench-controller clean
+.PHONY: help setup run down test test-unit check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -55,6 +55,9 @@ bench-verify: setup  ## cost of one verify round on loopback
 
 bench-controller: setup  ## one controller under the reports of 200 routers, 50,000 requests/s
 	$(BIN)/python -m deploy.bench.controller_load
+
+bench-judge: setup  ## how often the judge is wrong and how soon it is right, on simulated rollouts; about 10 minutes
+	$(BIN)/python -m deploy.bench.judge --into docs/benchmarks.md
 
 # promtool from Debian's package, unpacked rather than installed so that no service starts.
 $(VENV)/bin/promtool: $(VENV)/.ready

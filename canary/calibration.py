@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import beta
 
 from canary.plan import Plan
+from canary.power import fewest_windows, judged_windows
 from canary.pseudo_rollout import Trip, walk
 from canary.windows import ArmUsage, Window
 from fleet.errors import ConfigError
@@ -20,6 +21,9 @@ BLOCK_WINDOWS = 10
 MULTIPLES = (1, 2, 4, 8)
 """Lengths of a window that are tried, in recorded windows."""
 CONFIDENCE = 0.95
+POWER = 2
+"""A window is tried while the plan has so many times the windows that the worst canary takes to be found: with
+fewer no rollout is taken back, good or bad."""
 
 
 class Arm(StrEnum):
@@ -103,13 +107,16 @@ def calibrate(plan: Plan, recorded: Sequence[Window], *, runs: int, seed: int) -
     rates: list[Rate] = []
     for multiple in MULTIPLES:
         tried = plan.model_copy(update={"window": multiple * base})
-        if any(0 < step.bake < tried.window for step in plan.steps):
+        if judged_windows(tried) < POWER * fewest_windows(tried):
             break
         rates.append(_rate(tried, recorded, multiple, np.random.default_rng([seed, multiple]), runs))
         if rates[-1].upper <= plan.alpha:
             break
     if not rates:
-        raise ConfigError(f"the recorded windows ({base:g}s) are longer than a step of the plan bakes")
+        raise ConfigError(
+            f"the plan's bakes hold {judged_windows(tried)} judged windows of {base:g}s, and it takes "
+            f"{fewest_windows(tried)} of the worst ones to find anything: bake longer"
+        )
     return Calibration(
         _fitness(rates, plan.alpha),
         rates[-1].window_seconds if rates[-1].upper <= plan.alpha else None,

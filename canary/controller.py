@@ -24,6 +24,7 @@ from canary.inbox import Inbox
 from canary.journal import Journal
 from canary.notifier import Notifier
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
+from canary.power import blind_spots
 from canary.rates import Rates, Totals
 from canary.status import CommandAnswer, ExportedEvent, Explanation, HistoryEntry, RolloutStatus
 from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
@@ -252,7 +253,7 @@ class Controller:
             plan = read_plan(commands.plan_in(arguments))
         except ConfigError as error:
             return [str(error)], []
-        return misfits(plan, self._view.paths, self._desk.memory.stable), cautions(plan)
+        return misfits(plan, self._view.paths, self._desk.memory.stable), cautions(plan) + blind_spots(plan)
 
     def _history(self, arguments: Mapping[str, Any]) -> list[HistoryEntry]:
         wanted, limit = self._rollout_in(arguments), commands.count(arguments, "limit", 200)

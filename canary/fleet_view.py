@@ -139,7 +139,7 @@ class FleetView:
         waiting: Counter[str] = Counter()
         for router in self.routers.values():
             waiting.update(router.open)
-        return AtClose(self.in_flight(canary), dict(waiting), len(self.routers))
+        return AtClose(self.in_flight(canary), dict(waiting), tuple(self.routers))
 
     def follows(self, version: int) -> bool:
         """Whether there are routers and all of them route by this split or a later one."""

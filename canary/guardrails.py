@@ -65,7 +65,7 @@ class Evidence:
 
     def next_step(self, plan: Plan) -> Evidence:
         """A new step counts anew and stakes its own share of the capital; evidence so far is kept."""
-        share = _share(plan)
+        share = plan.capital_each
         return replace(
             self,
             rails=tuple(rail.next_step(share) for rail in self.rails),
@@ -90,7 +90,7 @@ class Evidence:
 
 def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool) -> Evidence:
     """What is known after one more window."""
-    moment = Moment(is_promoted, evidence.to_skip == 0, evidence.is_mixed(plan))
+    moment = Moment(is_promoted, evidence.to_skip == 0)
     stable_ended, canary_ended = ended(window.stable), ended(window.canary)
     rails = tuple(rail.observe(window, moment) for rail in evidence.rails)
     is_misrouted = any(isinstance(rail, SplitRail) and rail.has_tripped for rail in rails)
@@ -100,7 +100,7 @@ def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool
         signal=Signal.MISROUTED if is_misrouted else _signal(window, evidence.signal),
         canary_waiting=max(window.canary.assigned, window.canary_in_flight),
         to_skip=max(0, evidence.to_skip - 1),
-        assigned=evidence.assigned if moment.is_mixed else _added(evidence.assigned, window),
+        assigned=evidence.assigned if evidence.is_mixed(plan) else _added(evidence.assigned, window),
         step_windows=evidence.step_windows + moment.is_steady,
         step_seconds=evidence.step_seconds + window.seconds,
         step_requests=(evidence.step_requests[0] + stable_ended, evidence.step_requests[1] + canary_ended),
@@ -154,14 +154,8 @@ def _heard(evidence: Evidence, plan: Plan) -> Verdict:
             return Verdict("signal", Level.NO_DATA, "what is heard cannot be compared: see realised_split", "count")
 
 
-def _share(plan: Plan) -> float:
-    """Of the capital, for each step in which the arms can be compared."""
-    compared = [step for step in plan.steps if step.bake > 0 and (step.weight < 100 or plan.holdback > 0)]
-    return 1.0 / max(1, len(compared))
-
-
 def _rails(plan: Plan) -> Iterator[Rail]:
-    limits, share = plan.guardrails, _share(plan)
+    limits, share = plan.guardrails, plan.capital_each
     for name in limits.statistical:
         limit = getattr(limits, name)
         match limit:

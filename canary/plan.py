@@ -88,6 +88,16 @@ class Plan(PlanSection):
         return self.alpha / max(1, len(self.guardrails.statistical))
 
     @property
+    def comparing_steps(self) -> tuple[Step, ...]:
+        """Steps in which there is a baseline to compare with."""
+        return tuple(step for step in self.steps if step.bake > 0 and (step.weight < 100 or self.holdback > 0))
+
+    @property
+    def capital_each(self) -> float:
+        """Of a guardrail's betting capital, what each comparing step stakes anew."""
+        return 1.0 / max(1, len(self.comparing_steps))
+
+    @property
     def planned_windows(self) -> float:
         """Windows in all bakes together."""
         return max(1.0, sum(step.bake for step in self.steps) / self.window)

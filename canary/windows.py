@@ -63,7 +63,7 @@ class Window:
     canary_usage: ArmUsage = ArmUsage()
     control: PathTally = field(default_factory=PathTally)
     """The part of `stable` whose users are a second sample of the same path, about as large as the canary's."""
-    routers: int = 1
+    routers: tuple[str, ...] = ()
     """Living routers when the window closed."""
 
 
@@ -134,7 +134,7 @@ class AtClose:
     canary_in_flight: int = 0
     open_requests: Mapping[str, int] = field(default_factory=dict)
     """Compared requests, by assigned path."""
-    routers: int = 1
+    routers: tuple[str, ...] = ()
 
 
 def ended(tally: PathTally) -> int:

@@ -30,8 +30,6 @@ class Moment:
     is_promoted: bool = False
     is_steady: bool = True
     """Not the window in which the weight changed, and not one of the warm-up windows after it."""
-    is_mixed: bool = False
-    """The window saw two weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from canary.judging.accusation import Budget, Moment
-from canary.stats.bernoulli import ODDS, log_factors
-from canary.stats.eprocess import EProcess
+from canary.stats.bernoulli import ODDS, log_e, log_factors
 from canary.stats.intervals import mean_interval
 from canary.verdict import Level, Proof, Stage, Verdict
 from canary.windows import Window
@@ -25,7 +24,10 @@ class SplitRail:
     split. A router counts each user once; several routers may each count the same one.
     """
 
-    process: EProcess
+    log_ratios: tuple[float, ...] = (0.0,) * len(ODDS)
+    """Of each alternative, over all that every router counted."""
+    routers: tuple[str, ...] = ()
+    """Who counted; a router that was restarted is another one, and may count the same users again."""
     expected: float = 0.0
     """Newcomers that the canary should have had."""
     newcomers: tuple[int, int] = (0, 0)
@@ -37,35 +39,40 @@ class SplitRail:
 
     @classmethod
     def start(cls) -> SplitRail:
-        return cls(EProcess.start(len(ODDS)))
+        return cls()
 
     def next_step(self, _: float) -> SplitRail:
         return self
 
     def observe(self, window: Window, moment: Moment) -> SplitRail:
-        """Settle the bets of a window that saw one weight."""
+        """Settle the bets of a window in which all routers had the same weight."""
         hits, trials = window.canary.newcomers, window.canary.newcomers + window.stable.newcomers
         share = window.canary_percent / 100.0
-        if moment.is_mixed or not trials or not 0.0 < share < 1.0:
+        if not moment.is_steady or not trials or not 0.0 < share < 1.0:
             return self
-        process = self.process.update(log_factors(hits, trials, share, copies=max(1, window.routers)))
-        return replace(
+        factors = log_factors(hits, trials, share)
+        grown = replace(
             self,
-            process=process,
+            log_ratios=tuple(old + new for old, new in zip(self.log_ratios, factors, strict=True)),
+            routers=tuple(sorted({*self.routers, *window.routers})),
             expected=self.expected + share * trials,
             newcomers=(self.newcomers[0] + trials - hits, self.newcomers[1] + hits),
-            has_tripped=self.has_tripped or process.log_e >= -math.log(ALPHA),
         )
+        return replace(grown, has_tripped=self.has_tripped or grown._proof.is_reached)
+
+    @property
+    def _proof(self) -> Proof:
+        return Proof(log_e(self.log_ratios, max(1, len(self.routers))), -math.log(ALPHA))
 
     def proof(self, _: Stage, __: Budget) -> Proof:
-        return Proof(self.process.log_e, -math.log(ALPHA))
+        return self._proof
 
-    def judge(self, stage: Stage, budget: Budget) -> Verdict:
+    def judge(self, _: Stage, __: Budget) -> Verdict:
         """NO_DATA once the split is proven wrong: what is compared then is not what was meant to be compared."""
         stable, canary = self.newcomers
         users = stable + canary
         if not users:
-            return Verdict(self.guardrail, Level.PASS, "no new users yet", "ratio", proof=self.proof(stage, budget))
+            return Verdict(self.guardrail, Level.PASS, "no new users yet", "ratio", proof=self._proof)
         mean, expected = canary / users, self.expected / users
         seen = f"{mean:.1%} of {users} users went to the canary, {expected:.1%} was set"
         reason = f"the split is not what was set, so nothing is moved: {seen}" if self.has_tripped else seen
@@ -77,6 +84,6 @@ class SplitRail:
             mean,
             mean_interval(canary, users, 0.05),
             expected,
-            self.proof(stage, budget),
+            self._proof,
             users,
         )

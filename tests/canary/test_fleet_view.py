@@ -3,6 +3,7 @@ from __future__ import annotations
 from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.plan import PathFacts
 from canary.rates import Rates, Totals
+from canary.windows import ArmUsage, AtClose
 from fleet.traffic import HardTripKind, RouterReport
 from tests.canary.world import replica
 
@@ -90,3 +91,23 @@ def test_rates_cover_the_last_ten_seconds():
     assert rates.acceptance("speculative") == 0.7
     assert rates.tokens_per_second("baseline") == 0.0
     assert rates.acceptance("baseline") is None
+
+
+def test_a_look_at_a_path_says_how_busy_its_replicas_are():
+    seen = FleetView({"speculative": PathFacts(3, True, gpus=1.5), "baseline": PathFacts(1, False)})
+    busy = {"running": 15, "running_limit": 16, "kv_used_tokens": 950, "kv_total_tokens": 1000}
+    queued = {"waiting": 2, "running_limit": 16, "kv_used_tokens": 100, "kv_total_tokens": 1000}
+    idle = {"running": 2, "running_limit": 16, "kv_used_tokens": 100, "kv_total_tokens": 1000}
+    for number, load in enumerate((busy, queued, idle)):
+        seen.replica_reported(replica("speculative", f"s{number}", **load), 1.0)
+    seen.replica_reported(replica("baseline", "b0"), 1.0)
+    assert seen.usage("speculative", 0.9) == ArmUsage(looks=1, samples=3, saturated=2, pressed=1, gpus=4.5)
+    assert seen.usage("baseline", 0.9).gpus == 1.0, "without GPUs a replica counts"
+
+
+def test_a_closing_window_is_told_who_is_open_and_who_counted():
+    seen = FleetView({"speculative": PathFacts(1, True)})
+    for router, waiting in (("r1", 2), ("r2", 3)):
+        report = RouterReport(router, 1, 1, {}, {}, in_flight={"speculative": 4}, open={"speculative": waiting})
+        seen.router_reported(report, 1.0)
+    assert seen.at_close("speculative") == AtClose(8, {"speculative": 5}, ("r1", "r2"))

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 import random
+from typing import get_type_hints
 
 import pytest
+from pydantic import TypeAdapter
 
 from canary.guardrails import Evidence, Level, Signal, Stage, judge, observe, worst
 from canary.judging.acceptance import CALIBRATION_REQUESTS
@@ -11,6 +13,7 @@ from canary.plan import read_plan
 from canary.verdict import Verdict
 from fleet.traffic import HardTrip, HardTripKind, PathTally
 from tests.canary.events_strategy import tally, window
+from tests.canary.test_explain import ALL
 from tests.canary.world import Behaviour, finish, plan
 
 STAGE = Stage(windows_needed=5, requests_needed=10, window_seconds=2.0, request_seconds=0.5)
@@ -220,3 +223,9 @@ def test_no_evidence_at_all_is_finite_everywhere():
         if item.proof is not None:
             assert math.isfinite(item.proof.e_value)
             assert math.isfinite(item.proof.threshold)
+
+
+def test_evidence_survives_being_written_down():
+    adapter = TypeAdapter(get_type_hints(Evidence)["rails"])
+    evidence, _ = seen([window(tally(10, failed=2, acceptance=0.6), tally(10))] * 5, guardrails=ALL)
+    assert adapter.validate_python(adapter.dump_python(evidence.rails, mode="json")) == evidence.rails

@@ -89,6 +89,20 @@ class Teller:
         router.exchange(self.world.controller)
         return [f"router-0 routes {router.split.canary_percent:g} % to {router.split.canary}"]
 
+    def misroute(self, percent: str) -> list[str]:
+        """From now on routers give the canary so much, whatever they are told; 0 ends that."""
+        self.world.misrouted_percent = float(percent) or None
+        return []
+
+    def busy(self, waiting: str) -> list[str]:
+        """So many sequences wait in every replica."""
+        self.world.waiting = int(waiting)
+        return []
+
+    def explain(self, guardrail: str) -> list[str]:
+        verdict = self.world.command("explain", guardrail=guardrail)["explanation"]["verdict"]
+        return [f"{verdict['level']}: {verdict['reason']}"]
+
     def restart(self) -> list[str]:
         self.world.restart()
         return []

@@ -76,6 +76,10 @@ class World:
     journal: str = ""
     """Where the controller writes; empty means a file in the folder."""
     webhooks: dict[str, WebhookConfig] = field(default_factory=dict)
+    misrouted_percent: float | None = None
+    """What broken routers give the canary, whatever they are told."""
+    waiting: int = 0
+    """Sequences that wait in every replica."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -126,16 +130,20 @@ class World:
     def report_replicas(self) -> None:
         for path, count in self.replicas.items():
             for number in range(count):
-                self.controller.replica_report(replica(path, f"{path}-{self.generation}-{number}"))
+                self.controller.replica_report(
+                    replica(path, f"{path}-{self.generation}-{number}", waiting=self.waiting)
+                )
 
     def serve(self, router: Router) -> None:
         mean = self.requests_per_second * TICK_SECONDS / len(self.fleet)
         for _ in range(int(mean) + (self.random.random() < mean % 1)):
-            is_canary = router.split.canary is not None and self.random.random() * 100 < router.split.canary_percent
+            percent = router.split.canary_percent if self.misrouted_percent is None else self.misrouted_percent
+            is_canary = router.split.canary is not None and self.random.random() * 100 < percent
             path = router.split.canary if is_canary and router.split.canary else router.split.stable
             self.assigned[path] += 1
             tally = router.compared.setdefault(path, PathTally())
             tally.assigned += 1
+            tally.newcomers += 1
             if self.behaviours[path].is_silent:
                 router.open[path] = router.open.get(path, 0) + 1
             else:

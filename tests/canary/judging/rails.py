@@ -21,7 +21,7 @@ def window(
     *,
     percent: float = 20.0,
     usage: tuple[ArmUsage, ArmUsage] = (ArmUsage(), ArmUsage()),
-    routers: int = 1,
+    routers: tuple[str, ...] = ("r1",),
 ) -> Window:
     """`usage` is (canary's, stable's)."""
     arms = (stable or PathTally(), canary or PathTally())

@@ -35,10 +35,18 @@ def test_one_heavy_user_is_one_draw():
 
 def test_users_counted_by_many_routers_weigh_no_more_than_once():
     once = verdict("realised_split", {}, [drawn(6, 4)] * 3)
-    thrice = verdict("realised_split", {}, [drawn(18, 12, routers=3)] * 3)
+    thrice = verdict("realised_split", {}, [drawn(18, 12, routers=("r1", "r2", "r3"))] * 3)
     assert once.proof is not None
     assert thrice.proof is not None
     assert thrice.proof.log_e == pytest.approx(once.proof.log_e)
+
+
+def test_a_router_that_was_restarted_may_count_everybody_again():
+    again = [drawn(6, 4, routers=(name,)) for name in ("r1", "r1-restarted")]
+    once, twice = (verdict("realised_split", {}, items) for items in (again[:1], again))
+    assert once.proof is not None
+    assert twice.proof is not None
+    assert twice.proof.log_e == pytest.approx(once.proof.log_e)
 
 
 def test_at_the_ends_there_is_nothing_to_draw():
