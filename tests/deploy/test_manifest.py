@@ -68,6 +68,13 @@ def test_a_draft_worker_gets_the_second_bundle_with_its_fraction_of_a_gpu() -> N
     assert deployment["ray_actor_options"] == {"num_cpus": 2.0, "num_gpus": 1.0}
 
 
+def test_the_controller_knows_how_many_gpus_a_replica_takes() -> None:
+    path = {"num_gpus": 1, "draft": {"num_gpus": 0.25}, "speculative": {"method": "draft_model", "layers": 2}}
+    paths = application(fleet(fast=path), "controller")["args"]["paths"]
+    assert paths["fast"]["gpus"] == 1.25
+    assert "gpus" not in paths["baseline"]
+
+
 @pytest.mark.parametrize("speculative", [None, {"method": "ngram"}])
 def test_a_path_without_a_draft_worker_needs_no_placement_group(speculative: dict[str, str] | None) -> None:
     deployment = application(fleet(other={"speculative": speculative}), "path-other")["deployments"][0]
