@@ -107,7 +107,11 @@ class AcceptanceRail:
         )
 
     def proof(self, _: Stage, budget: Budget) -> Proof:
-        """Half of the weight on all requests together, half on the strata: the mean of detectors is one."""
+        """Half of the weight on all requests together, half on the strata: the mean of detectors is one.
+
+        A stratum that comes later starts from nothing and takes its weight from the others, so the mean never
+        gains by it.
+        """
         detectors = [stratum.detector.log_e for stratum in self.strata.values() if stratum.seen.count]
         weights = [0.5] + [0.5 / len(detectors)] * len(detectors) if len(detectors) > 1 else [1.0]
         values = [self.overall.log_e, *detectors][: len(weights)]

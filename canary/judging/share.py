@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from canary.judging.accusation import Accusation, Budget, Moment
-from canary.stats.betting import BETS, log_factors, share_difference
-from canary.stats.intervals import mean_interval
-from canary.verdict import Bounds, Level, Need, Proof, Reading, Stage, Verdict
+from canary.stats.betting import BETS, CAP, log_factors, share_difference
+from canary.stats.running_mean import ClippedMean
+from canary.verdict import Level, Need, Proof, Reading, Stage, Verdict
 from canary.windows import ArmUsage, Window, ended
 from fleet.traffic import PathTally
 
@@ -80,6 +80,8 @@ class ShareRail:
     accusation: Accusation
     stable: Arm = Arm()
     canary: Arm = Arm()
+    difference: ClippedMean = field(default_factory=lambda: ClippedMean(CAP))
+    """Of the windows' shares, canary less stable."""
     windows: int = 0
     """Bets settled in this step."""
     kind: Literal["share"] = "share"
@@ -102,12 +104,17 @@ class ShareRail:
         if not moment.is_steady or canary is None or stable is None:
             return self
         difference = share_difference(
-            canary.value, stable.value, margin=self.limit, suspect_is_larger=window.canary_percent > 50
+            canary.value,
+            stable.value,
+            margin=self.limit,
+            usual=1.0 if self.stable.mean is None else self.stable.mean,
+            suspect_is_larger=window.canary_percent > 50,
         )
         return replace(
             self,
             stable=self.stable.grown(stable),
             canary=self.canary.grown(canary),
+            difference=self.difference.update(canary.value - stable.value),
             accusation=self.accusation.settle(log_factors(difference), is_promoted=moment.is_promoted),
             windows=self.windows + 1,
         )
@@ -119,14 +126,14 @@ class ShareRail:
         """FAIL on proof of a difference beyond the limit, INSUFFICIENT without enough windows."""
         proof = self.proof(stage, budget)
         level, reason, need = self._level(stage, proof)
-        estimate, interval = self._difference()
+        means = self.canary.mean, self.stable.mean
         return Verdict(
             self.guardrail,
             level,
             reason,
             "points",
-            estimate,
-            interval,
+            None if means[0] is None or means[1] is None else means[0] - means[1],
+            self.difference.interval,
             self.limit,
             proof,
             self.canary.count,
@@ -156,12 +163,3 @@ class ShareRail:
         if self.stable.mean is None or self.canary.mean is None:
             return "nothing to compare yet"
         return f"canary {self.canary.mean:.1%}, stable {self.stable.mean:.1%}"
-
-    def _difference(self) -> tuple[float | None, Bounds | None]:
-        """Of the mean shares, and its interval over windows, each arm at half the error rate."""
-        if self.stable.mean is None or self.canary.mean is None:
-            return None, None
-        of_stable = mean_interval(self.stable.total, self.stable.windows, 0.025)
-        of_canary = mean_interval(self.canary.total, self.canary.windows, 0.025)
-        bounds = of_stable and of_canary and (of_canary[0] - of_stable[1], of_canary[1] - of_stable[0])
-        return self.canary.mean - self.stable.mean, bounds

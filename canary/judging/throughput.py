@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from canary.judging.accusation import Accusation, Budget, Moment
 from canary.stats.betting import BETS, log_factors, log_ratio
-from canary.stats.intervals import mean_interval
+from canary.stats.running_mean import ClippedMean
 from canary.verdict import Bounds, Level, Need, Proof, Reading, Stage, Verdict
 from canary.windows import ArmUsage, Window
 
@@ -46,8 +46,8 @@ class ThroughputRail:
     accusation: Accusation
     stable: Arm = Arm()
     canary: Arm = Arm()
-    ratios: float = 0.0
-    """Sum of the windows' clipped log ratios of canary to stable, in units of SPAN."""
+    ratios: ClippedMean = field(default_factory=lambda: ClippedMean(SPAN))
+    """Natural logs of the windows' ratios, canary to stable."""
     windows: int = 0
     """Saturated windows in this attempt."""
     guardrail: Literal["peak_throughput"] = "peak_throughput"
@@ -71,7 +71,7 @@ class ThroughputRail:
             self,
             stable=self.stable.grown(stable, window.seconds),
             canary=self.canary.grown(canary, window.seconds),
-            ratios=self.ratios - log_ratio(of_canary, of_stable, span=SPAN),
+            ratios=self.ratios.update(math.log(of_canary / of_stable)),
             accusation=self.accusation.settle(log_factors(harm), is_promoted=moment.is_promoted),
             windows=self.windows + 1,
         )
@@ -118,15 +118,11 @@ class ThroughputRail:
     def _change(self) -> tuple[float | None, Bounds | None]:
         """Relative change of the pooled rate; the interval is for the windows' mean clipped log ratio."""
         stable, canary = self.stable.rate, self.canary.rate
-        if stable is None or canary is None:
+        bounds = self.ratios.interval
+        if stable is None or canary is None or bounds is None:
             return None, None
-        bounds = mean_interval((self.ratios + self.windows) / 2.0, self.windows, 0.05)
-        lower, upper = (math.expm1((2.0 * end - 1.0) * SPAN) for end in bounds or (0.0, 1.0))
-        return canary / stable - 1.0, (None if lower <= _LOWEST else lower, None if upper >= _HIGHEST else upper)
-
-
-_LOWEST, _HIGHEST = (math.expm1(sign * SPAN * (1.0 - 1e-6)) for sign in (-1.0, 1.0))
-"""Where the clipping hides how far the interval goes."""
+        lower, upper = (None if end is None else math.expm1(end) for end in bounds)
+        return canary / stable - 1.0, (lower, upper)
 
 
 def _is_saturated(usage: ArmUsage) -> bool:

@@ -62,11 +62,18 @@ def slo_excess(suspect: Tail, reference: Tail | None, *, allowed: float, suspect
     return (min(suspect.share, cap) - max(allowed, min(reference.share, cap))) / cap
 
 
-def share_difference(suspect: float, reference: float, *, margin: float, suspect_is_larger: bool) -> float:
-    """By how much a share in [0, 1] exceeds the reference plus a margin in [0, 1), -1 to 1; capped as tails are."""
+def share_difference(
+    suspect: float, reference: float, *, margin: float, usual: float, suspect_is_larger: bool
+) -> float:
+    """By how much a share in [0, 1] exceeds the reference plus a margin in [0, 1), -1 to 1.
+
+    Capped as tails are, at CAP above what is `usual` for the reference, which has to be known before the
+    window (1 where it is not).
+    """
     if suspect_is_larger:
         return (suspect - reference - margin) / (1.0 + margin)
-    return (min(suspect, CAP + margin) - min(reference, CAP) - margin) / (CAP + margin)
+    cap = min(1.0, usual + CAP)
+    return (min(suspect, cap + margin) - min(reference, cap) - margin) / (cap + margin)
 
 
 def log_ratio(suspect: float, reference: float, *, span: float) -> float:

@@ -24,6 +24,11 @@ def test_readers_who_wait_longer_than_stables_fail_the_canary():
     assert "canary 20.0%, stable 2.0%" in found.reason
 
 
+def test_readers_who_always_wait_can_still_be_made_to_wait_longer():
+    assert level("stall", LIMIT, [window(stalled(0.36), stalled(0.36))] * 60) == Level.PASS
+    assert level("stall", LIMIT, [window(stalled(0.60), stalled(0.36))] * 60) == Level.FAIL
+
+
 def ending(ended: int) -> PathTally:
     return PathTally(outcomes={"done": ended})
 

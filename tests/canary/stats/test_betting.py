@@ -41,7 +41,10 @@ def test_no_window_can_ruin_a_bet(suspect, reference, is_larger):
     found = [tail_difference(suspect, reference, suspect_is_larger=is_larger)]
     for of in (reference, None):
         found.append(slo_excess(suspect, of, allowed=0.01, suspect_is_larger=is_larger))
-    found.append(share_difference(suspect.share, reference.share, margin=0.05, suspect_is_larger=is_larger))
+    shares = suspect.share, reference.share
+    found += [
+        share_difference(*shares, margin=0.05, usual=usual, suspect_is_larger=is_larger) for usual in (0.0, 0.4, 1.0)
+    ]
     found.append(log_ratio(1.0 + suspect.above, 1.0 + reference.above, span=0.15))
     assert all(-1.0 <= difference <= 1.0 for difference in found)
     assert all(math.isfinite(factor) for difference in found for factor in log_factors(difference))
@@ -72,10 +75,17 @@ def test_a_limit_that_stable_breaks_as_much_is_no_accusation():
     assert excess(Tail(9, 100)) < 0.0
 
 
-def test_a_share_within_its_margin_is_no_accusation():
-    assert share_difference(0.10, 0.05, margin=0.05, suspect_is_larger=False) == pytest.approx(0.0)
-    assert share_difference(0.20, 0.05, margin=0.05, suspect_is_larger=False) == pytest.approx(0.10 / 0.30)
-    assert share_difference(0.20, 0.05, margin=0.05, suspect_is_larger=True) == pytest.approx(0.10 / 1.05)
+@pytest.mark.parametrize(("is_larger", "usual", "scale"), [(False, 0.05, 0.35), (False, 0.9, 1.05), (True, 0.05, 1.05)])
+def test_a_share_within_its_margin_is_no_accusation(is_larger, usual, scale):
+    def difference(suspect: float) -> float:
+        return share_difference(suspect, 0.05, margin=0.05, usual=usual, suspect_is_larger=is_larger)
+
+    assert difference(0.10) == pytest.approx(0.0)
+    assert difference(0.20) == pytest.approx(0.10 / scale)
+
+
+def test_a_share_that_is_usually_high_can_still_be_seen_to_rise():
+    assert share_difference(0.6, 0.36, margin=0.05, usual=0.36, suspect_is_larger=False) > 0.25
 
 
 @given(st.floats(0.01, 100.0), st.floats(0.01, 100.0))
