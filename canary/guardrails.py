@@ -93,11 +93,12 @@ def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool
     moment = Moment(is_promoted, evidence.to_skip == 0)
     stable_ended, canary_ended = ended(window.stable), ended(window.canary)
     rails = tuple(rail.observe(window, moment) for rail in evidence.rails)
+    heard = _signal(window, evidence.signal)
     is_misrouted = any(isinstance(rail, SplitRail) and rail.has_tripped for rail in rails)
     return replace(
         evidence,
         rails=rails,
-        signal=Signal.MISROUTED if is_misrouted else _signal(window, evidence.signal),
+        signal=Signal.MISROUTED if is_misrouted and heard != Signal.CANARY_SILENT else heard,
         canary_waiting=max(window.canary.assigned, window.canary_in_flight),
         to_skip=max(0, evidence.to_skip - 1),
         assigned=evidence.assigned if evidence.is_mixed(plan) else _added(evidence.assigned, window),

@@ -111,6 +111,13 @@ FAMILIES: Mapping[str, Family] = {
         ),
         Family("fleet_gap_seconds", "histogram", "Raw time between chunks: smoothness.", buckets=_TOKEN_BUCKETS),
         Family(
+            "fleet_stall_ratio",
+            "histogram",
+            "Share of time in which a reader of 20 ms per token waits, one value per stream.",
+            buckets=_RATIO_BUCKETS,
+            shift=1.0,
+        ),
+        Family(
             "fleet_request_acceptance_ratio",
             "histogram",
             "accepted/drafted, one value per request with a draft.",
@@ -278,6 +285,7 @@ def _of_path(path: PathSnapshot) -> Iterator[_NamedSample]:
         "vllm:e2e_request_latency_seconds": tally.e2e,
         "vllm:request_queue_time_seconds": tally.queue,
         "fleet_gap_seconds": tally.gap,
+        "fleet_stall_ratio": tally.stall,
         "fleet_request_acceptance_ratio": tally.request_acceptance,
         "fleet_requests_assigned": tally.assigned,
         "fleet_fallbacks": tally.fallbacks,

@@ -24,10 +24,15 @@ HARMS: tuple[tuple[str, str, dict[str, str], Harm, bool], ...] = (
     ("errors 0.5 → 2 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.02), False),
     ("errors 0.5 → 5 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.05), False),
     ("acceptance −20 %", "acceptance", {"max_decrease": "10%"}, Harm(acceptance=0.56), False),
-    ("acceptance −20 % after 5,000 requests", "acceptance", {"max_decrease": "10%"}, Harm(acceptance=0.56), False),
+    (
+        "acceptance −20 % after 5,000 requests",
+        "acceptance",
+        {"max_decrease": "10%"},
+        Harm(acceptance=0.56, acceptance_after=5000),
+        False,
+    ),
     ("throughput −10 % at peak", "peak_throughput", {"max_decrease": "5%"}, Harm(throughput=0.90), True),
 )
-LATE_REQUESTS = 5000
 POWER_RATE = 10.0
 
 
@@ -54,11 +59,9 @@ def powerful(runs: int, seed: int) -> Iterator[str]:
     steps = [*STEPS[:2], {"weight": 50, "bake": "100m"}, STEPS[3]]
     for name, guardrail, limit, harm, is_peak in HARMS:
         plan = plan_with(LIMITS | {guardrail: LIMITS[guardrail] | limit}, steps)
-        if "after" in name:
-            harm = Harm(acceptance=harm.acceptance, acceptance_after=LATE_REQUESTS)
         setting = Setting(POWER_RATE, Shocks(host=0.05), harm, is_peak)
         times = times_to_rollback(setting, plan, runs=runs, seed=seed)
-        late = _seconds_to_requests(LATE_REQUESTS) if "after" in name else 0.0
+        late = _seconds_to_requests(harm.acceptance_after) if harm.acceptance_after else 0.0
         yield f"| {name} | {', '.join(limit.values())} | {_summary(times, late)} |"
 
 

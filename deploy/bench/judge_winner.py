@@ -11,7 +11,7 @@ import numpy as np
 from canary.events import CapacityChanged, Event, RolloutStarted, SplitApplied, Ticked, WindowClosed
 from canary.rollout import advance
 from canary.rollout_state import begin
-from canary.windows import ArmUsage, Window
+from canary.windows import Window
 from fleet.histogram import LogHistogram
 from fleet.traffic import PathTally
 from router.stopwatch import Stopwatch
@@ -104,8 +104,7 @@ def fate(source: np.random.Generator, stable: Sequence[PathTally], canary: Seque
         rollout, _ = advance(rollout, event)
     for _ in range(round(4 * 3600 / WINDOW_SECONDS)):
         at += WINDOW_SECONDS
-        arms = [_drawn(source, arm) for arm in (stable, canary)]
-        window = Window(WINDOW_SECONDS, rollout.weight, *arms, stable_usage=ArmUsage(), canary_usage=ArmUsage())
+        window = Window(WINDOW_SECONDS, rollout.weight, _drawn(source, stable), _drawn(source, canary))
         for event in (WindowClosed(at, window), Ticked(at)):
             rollout, orders = advance(rollout, event)
             if orders:

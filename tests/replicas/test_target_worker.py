@@ -208,6 +208,7 @@ async def test_health_is_a_real_token_and_counts_nowhere(worker: TargetWorker) -
     await worker.check_health()
     report = worker.report("r")
     assert (report.output_tokens, report.running, report.kv_used_tokens) == (0, 0, 0)
+    assert report.running_limit == EngineConfig().max_num_seqs
     assert report.verify_seconds > 0
 
 

@@ -70,6 +70,7 @@ async def test_a_request_is_served_by_the_path_that_the_split_gives(make_router:
     assert router.backend.paths_used() == ["baseline", "speculative"]
     tally = compared(router, "speculative")
     assert (tally.assigned, tally.outcomes, tally.output_tokens, tally.fallbacks) == (1, {"done": 1}, 8, 0)
+    assert tally.newcomers == 1
 
 
 async def test_a_reader_that_fell_behind_gets_all_that_is_there_at_once(make_router: MakeRouter) -> None:

@@ -18,6 +18,12 @@ def test_a_split_as_set_passes():
     assert found.reason == "20.0% of 500 users went to the canary, 20.0% was set"
 
 
+def test_silence_of_the_canary_is_heard_through_a_wrong_split():
+    silent = window(PathTally(assigned=3), PathTally(assigned=3, outcomes={"done": 3}))
+    found = evidence_of("realised_split", {}, [*[drawn(6, 4)] * 50, silent])
+    assert found.signal == Signal.CANARY_SILENT
+
+
 @pytest.mark.parametrize("canary", [0, 6])
 def test_a_wrong_split_cannot_be_judged_by_and_stays_so(canary):
     wrong = [drawn(canary, 10 - canary)] * 50
