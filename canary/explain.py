@@ -57,7 +57,7 @@ STORIES: Mapping[str, Story] = {
         "do more canary requests fail, time out, break off or have to go on elsewhere than stable's, plus the limit?",
         "a request that ended",
         _COUNTS,
-        "requests shed before they reached a path; clients that left",
+        "requests shed before they reached a path; a client that leaves is no failure",
     ),
     "cancel_rate": Story("do more clients leave the canary than stable, plus the limit?", "a request", _COUNTS),
     "peak_throughput": Story(

@@ -33,7 +33,7 @@ def _lines(explanation: Explanation) -> list[tuple[str, str]]:
         ("limit", amount(verdict["limit"], verdict["unit"])),
         ("evidence", evidence_line(explanation)),
         ("samples", samples_line(verdict)),
-        ("one sample", explanation["sample"]),
+        ("looks at", explanation["sample"]),
         ("test", explanation["method"]),
         ("not counted", explanation["ignores"]),
         ("when it trips", explanation["acts"]),

@@ -11,6 +11,7 @@ from typing import Any
 
 from canary.controller import Controller, PathFacts
 from fleet.config import ControllerConfig, WebhookConfig
+from fleet.histogram import LogHistogram
 from fleet.traffic import HardTrip, Outcome, PathTally, ReplicaReport, ReportReply, RouterReport, Split
 from tests.fakes import ManualClock
 
@@ -163,6 +164,7 @@ def finish(tally: PathTally, how: Behaviour, source: random.Random) -> None:
     if how.acceptance is not None:
         ratio = min(max(source.gauss(how.acceptance, 0.12), 0.0), 1.0)
         tally.request_acceptance.add(1.0 + ratio)
+        tally.acceptance_by.setdefault("greedy/short", LogHistogram()).add(1.0 + ratio)
         tally.rounds += 10
         tally.drafted += 40
         tally.accepted += round(40 * ratio)
