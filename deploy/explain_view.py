@@ -61,7 +61,7 @@ def samples_line(verdict: VerdictStatus) -> str:
     if needed:
         told += f", about {needed} more needed"
     if eta:
-        told += f", {duration(eta)} at the present rate"
+        told += f", enough in {duration(eta)} at the present rate"
     return told
 
 
