@@ -56,7 +56,7 @@ bench-verify: setup  ## cost of one verify round on loopback
 bench-controller: setup  ## one controller under the reports of 200 routers, 50,000 requests/s
 	$(BIN)/python -m deploy.bench.controller_load
 
-bench-judge: setup  ## how often the judge is wrong and how soon it is right, on simulated rollouts; about 10 minutes
+bench-judge: setup  ## how often the judge is wrong and how soon it is right, on simulated rollouts; 8 minutes of CPU
 	$(BIN)/python -m deploy.bench.judge --into docs/benchmarks.md
 
 # promtool from Debian's package, unpacked rather than installed so that no service starts.
