@@ -26,7 +26,7 @@ from canary.notifier import Notifier
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
 from canary.power import blind_spots
 from canary.rates import Rates, Totals
-from canary.status import CommandAnswer, ExportedEvent, Explanation, HistoryEntry, RolloutStatus
+from canary.status import CommandAnswer, Explanation, ExportedEvent, HistoryEntry, RolloutStatus
 from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
 from fleet.clock import Clock
 from fleet.config import ControllerConfig, resolve_secret

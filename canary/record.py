@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from canary import event_json
-from canary.events import Event, RolloutStarted
+from canary.events import Event, RolloutStarted, WindowClosed
+from canary.windows import Window
 from fleet.config import explain
 from fleet.errors import ConfigError
 
@@ -56,20 +57,43 @@ def read_record(path: Path, rollout: str | None = None) -> list[Recorded]:
 
     Raises ConfigError, with the line, on a file that is not an export or has no such rollout.
     """
-    try:
-        with path.open(encoding="utf-8") as file:
-            lines = list(_lines(path, file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    known = list(dict.fromkeys(line.rollout for line, _ in lines))
+    whole = read_records(path)
+    known = list(dict.fromkeys(recorded.rollout for recorded in whole))
     wanted = rollout or (known[-1] if known else "")
-    record = [recorded for line, recorded in lines if line.rollout == wanted]
+    record = [recorded for recorded in whole if recorded.rollout == wanted]
     if not record:
         raise ConfigError(f"{path} holds no rollout '{wanted}'; it holds: {', '.join(known) or 'nothing'}")
     return record
 
 
-def _lines(path: Path, lines: Iterable[str]) -> Iterable[tuple[_Line, Recorded]]:
+def read_records(path: Path) -> list[Recorded]:
+    """Every rollout's events in an exported journal, in order.
+
+    Raises ConfigError, with the line, on a file that is not an export.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return list(_lines(path, file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def steady_windows(record: Iterable[Recorded], *, skip: int) -> list[Window]:
+    """The record's windows, without each one that saw a change of weight and the `skip` windows after it."""
+    found: list[Window] = []
+    percent, to_skip = None, 0
+    for recorded in record:
+        if not isinstance(recorded.event, WindowClosed):
+            continue
+        window = recorded.event.window
+        to_skip = skip + 1 if window.canary_percent != percent else max(0, to_skip - 1)
+        percent = window.canary_percent
+        if not to_skip:
+            found.append(window)
+    return found
+
+
+def _lines(path: Path, lines: Iterable[str]) -> Iterable[Recorded]:
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
@@ -81,4 +105,4 @@ def _lines(path: Path, lines: Iterable[str]) -> Iterable[tuple[_Line, Recorded]]
             raise ConfigError(f"{path}:{number}: not a line of `fleet canary export`: {what}") from error
         except KeyError as error:
             raise ConfigError(f"{path}:{number}: unknown event '{line.event}'; exported by a newer version?") from error
-        yield line, Recorded(event, line.rollout, line.attempt, line.state, line.weight, line.summary)
+        yield Recorded(event, line.rollout, line.attempt, line.state, line.weight, line.summary)

@@ -41,13 +41,13 @@ def calibrate_record(
     """
     # Every command line begins by importing this file; the statistics take a second.
     from canary.calibration import Arm, calibrate, twins
-    from canary.recording import read_windows
+    from canary.record import read_records, steady_windows
     from fleet.errors import ConfigError
 
     if arm not in tuple(Arm):
         raise ConfigError(f"--arm {arm}: write {' or '.join(Arm)}")
     plan = read_plan(load_yaml(file))
-    windows = twins(read_windows(events, skip=plan.warmup_windows), Arm(arm))
+    windows = twins(steady_windows(read_records(events), skip=plan.warmup_windows), Arm(arm))
     found = calibrate(plan, windows, runs=runs, seed=seed)
     if output is Format.JSON:
         print_json(asdict(found))

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 from scipy.stats import binom
 
 from canary.calibration import Arm, Fitness, calibrate, rate_bounds, twins
-from canary.events import WindowClosed
+from canary.events import SplitApplied, WindowClosed
 from canary.plan import read_plan
-from canary.recording import read_windows
+from canary.record import Recorded, steady_windows
 from canary.windows import Window
 from fleet.errors import ConfigError
 from fleet.traffic import PathTally
@@ -104,24 +101,9 @@ def test_the_bounds_are_where_so_many_hits_become_unlikely(hits, runs):
     assert 0.0 <= lower <= hits / runs <= upper <= 1.0
 
 
-def exported(window: Window, event: str = "WindowClosed") -> str:
-    body = TypeAdapter(WindowClosed).dump_python(WindowClosed(1.0, window), mode="json")
-    return json.dumps({"id": 1, "rollout": "speculative-1", "event": event, "body": body})
-
-
-def test_a_record_is_read_without_the_windows_that_saw_a_change_of_weight(tmp_path: Path):
+def test_windows_that_saw_a_change_of_weight_are_left_out():
     first = recorded(4)
     second = [replace(window, canary_percent=50.0) for window in recorded(4, seed=2)]
-    file = tmp_path / "events.jsonl"
-    other = exported(first[0], "SplitApplied")
-    file.write_text("\n".join([other, *(exported(window) for window in first + second), ""]))
-    found = read_windows(file, skip=1)
-    assert [window.canary_percent for window in found] == [25.0, 25.0, 50.0, 50.0]
-    assert found == [*first[2:], *second[2:]]
-
-
-def test_what_is_no_record_is_refused_with_its_line(tmp_path: Path):
-    file = tmp_path / "events.jsonl"
-    file.write_text(exported(recorded(1)[0]) + "\n{}\n")
-    with pytest.raises(ConfigError, match=r"events.jsonl:2: not a line of an exported journal: event: Field required"):
-        read_windows(file, skip=0)
+    events = [SplitApplied(1.0, 1, 1), *(WindowClosed(1.0, window) for window in first + second)]
+    record = [Recorded(event, "speculative-1", 1, "baking", 25.0, "") for event in events]
+    assert steady_windows(record, skip=1) == [*first[2:], *second[2:]]

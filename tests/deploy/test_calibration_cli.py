@@ -1,3 +1,5 @@
+"""`fleet canary aa`: what a person reads, and what a script sees."""
+
 from __future__ import annotations
 
 import json
@@ -7,9 +9,19 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from canary import event_json
+from canary.events import WindowClosed
+from canary.windows import Window
 from deploy.cli import app
-from tests.canary.test_calibration import exported, recorded
+from tests.canary.test_calibration import recorded
 from tests.canary.world import plan
+
+
+def exported(window: Window) -> str:
+    """A line of `fleet canary export`."""
+    event = WindowClosed(1.0, window)
+    facts = {"rollout": "speculative-1", "attempt": 1, "state": "baking", "weight": 25.0, "summary": ""}
+    return json.dumps({**facts, "event": event_json.kind_of(event), "body": json.loads(event_json.written(event))})
 
 
 @pytest.fixture
