@@ -104,6 +104,6 @@ def test_the_bounds_are_where_so_many_hits_become_unlikely(hits, runs):
 def test_windows_that_saw_a_change_of_weight_are_left_out():
     first = recorded(4)
     second = [replace(window, canary_percent=50.0) for window in recorded(4, seed=2)]
-    events = [SplitApplied(1.0, 1, 1), *(WindowClosed(1.0, window) for window in first + second)]
+    events = [SplitApplied(1.0, 1, 1, 0.1), *(WindowClosed(1.0, window) for window in first + second)]
     record = [Recorded(event, "speculative-1", 1, "baking", 25.0, "") for event in events]
     assert steady_windows(record, skip=1) == [*first[2:], *second[2:]]
