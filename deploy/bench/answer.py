@@ -27,6 +27,11 @@ class Answer:
     output_tokens: int = 0
     drafted: int = 0
     accepted: int = 0
+    rounds_by_accepted: tuple[int, ...] = ()
+    """How many verify rounds accepted 0, 1, … drafted tokens."""
+    queue_seconds: float | None = None
+    chunks: list[tuple[float, int]] = field(default_factory=list)
+    """(arrival, tokens) of every event that brought tokens."""
     itl: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     is_ended: bool = False
@@ -71,6 +76,7 @@ class Answer:
             self.prompt_tokens = usage["prompt_tokens"]
             tokens = usage["completion_tokens"] - self.output_tokens
         if tokens > 0 and event.get("choices"):
+            self.chunks.append((arrived, tokens))
             lap = self.watch.lap(arrived, tokens)
             self.itl.extend(lap.itl)
             if lap.gap is not None:
@@ -81,6 +87,9 @@ class Answer:
         fleet = metrics.get("fleet") or {}
         self.path = fleet.get("path")
         self.fallbacks = fleet.get("fallbacks", 0)
+        if (queue_ms := metrics.get("queue_time_ms")) is not None:
+            self.queue_seconds = queue_ms / 1000
         speculative = metrics.get("speculative_decoding") or {}
         self.drafted = speculative.get("num_draft_tokens", 0)
         self.accepted = speculative.get("num_accepted_draft_tokens", 0)
+        self.rounds_by_accepted = tuple(speculative.get("acceptance_histogram") or ())

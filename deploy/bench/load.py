@@ -7,22 +7,20 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from deploy.bench.answer import Answer
+from deploy.bench.asking import ApiClient, Question, Reply, open_http, served_model
 from deploy.bench.load_plan import Conversation, LoadPlan, conversations
 from deploy.bench.load_result import LoadResult, RequestRecord, render, summarise
 from deploy.bench.prompts import SHIPPED_PROMPTS, load_prompts
 from fleet.clock import Clock, SystemClock
 from fleet.config import resolve_secret
-from fleet.errors import ConfigError
 from fleet.traffic import Outcome
-from router.stopwatch import Stopwatch
 
 
 async def drive(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | None = None) -> LoadResult:
@@ -31,70 +29,66 @@ async def drive(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | Non
     `on_record` hears of every request as it ends. Raises `ConfigError` where no server answers at all;
     requests that fail later are part of the result.
     """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    timeout = httpx.Timeout(plan.timeout_seconds, connect=10.0)
-    # trust_env off: a proxy in between would be measured with the fleet.
-    async with httpx.AsyncClient(base_url=plan.url, limits=limits, timeout=timeout, trust_env=False) as client:
-        return await LoadDriver(plan, client, SystemClock(), on_record).run()
+    async with open_http(plan.url, plan.timeout_seconds) as http:
+        return await LoadDriver(plan, http, SystemClock(), on_record).run()
 
 
 class LoadDriver:
-    """One run of one plan over a client that the caller owns."""
+    """One run of one plan over an HTTP client that the caller owns."""
 
     def __init__(
         self,
         plan: LoadPlan,
-        client: httpx.AsyncClient,
+        http: httpx.AsyncClient,
         clock: Clock,
         on_record: Callable[[RequestRecord], None] | None = None,
     ) -> None:
         self._plan = plan
-        self._client = client
+        self._http = http
         self._clock = clock
         self._on_record = on_record
         self._records: list[RequestRecord] = []
-        self._headers = {"authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
-        if plan.path is not None:
-            self._headers["x-fleet-path"] = plan.path
-        self._model = plan.model or ""
         self._started = 0.0
 
     async def run(self) -> LoadResult:
-        if not self._model:
-            self._model = await self._served_model()
+        plan = self._plan
+        model = plan.model or await served_model(self._http, plan.api_key)
+        client = ApiClient(self._http, self._clock, model=model, path=plan.path, key=plan.api_key)
         self._started = self._clock.monotonic()
-        source = conversations(self._plan)
+        source = conversations(plan)
         async with asyncio.TaskGroup() as group:
-            if self._plan.concurrency is None:
-                await self._arrive(source, group)
+            if plan.concurrency is None:
+                await self._arrive(client, source, group)
             else:
-                for _ in range(self._plan.concurrency):
-                    group.create_task(self._work(source))
+                for _ in range(plan.concurrency):
+                    group.create_task(self._work(client, source))
         elapsed = self._clock.monotonic() - self._started
         return LoadResult(tuple(self._records), elapsed)
 
-    async def _work(self, source: Iterator[Conversation]) -> None:
+    async def _work(self, client: ApiClient, source: Iterator[Conversation]) -> None:
         """Closed loop: hold one conversation after the other."""
         duration = self._plan.duration_seconds
         for conversation in source:
             now = self._clock.monotonic()
             if duration is not None and now - self._started >= duration:
                 return
-            await self._hold(conversation, now)
+            await self._hold(client, conversation, now)
 
-    async def _arrive(self, source: Iterator[Conversation], group: asyncio.TaskGroup) -> None:
+    async def _arrive(self, client: ApiClient, source: Iterator[Conversation], group: asyncio.TaskGroup) -> None:
         """Open loop: begin every conversation when it is due, however many are open."""
         for conversation in source:
             due = self._started + (conversation.due_seconds or 0.0)
             await asyncio.sleep(due - self._clock.monotonic())
-            group.create_task(self._hold(conversation, due))
+            group.create_task(self._hold(client, conversation, due))
 
-    async def _hold(self, conversation: Conversation, due: float) -> None:
+    async def _hold(self, client: ApiClient, conversation: Conversation, due: float) -> None:
         """Ask turn after turn; a turn that fails ends the conversation, as its answer is missing."""
         messages: list[dict[str, str]] = []
         for turn in range(conversation.turns):
             messages.append({"role": "user", "content": conversation.prompt.turns[turn]})
-            record = await self._ask(conversation, turn, messages, due)
+            reply = Reply(due)
+            await client.ask(self._question(conversation, turn, messages), reply)
+            record = RequestRecord.of(conversation, turn, reply)
             self._records.append(record)
             if self._on_record is not None:
                 self._on_record(record)
@@ -103,48 +97,14 @@ class LoadDriver:
             messages.append({"role": "assistant", "content": record.text})
             due = self._clock.monotonic()
 
-    async def _ask(
-        self, conversation: Conversation, turn: int, messages: list[dict[str, str]], due: float
-    ) -> RequestRecord:
-        answer = Answer(Stopwatch(due))
-        sent = self._clock.monotonic()
-        status: int | None = None
-        try:
-            headers = {**self._headers, "x-session-id": conversation.user}
-            body = self._body(messages, conversation.seed + turn)
-            async with self._client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
-                status = response.status_code
-                if status == httpx.codes.OK:
-                    async for line in response.aiter_lines():
-                        if line.startswith("data: "):
-                            answer.feed(line.removeprefix("data: "), self._clock.monotonic())
-                else:
-                    answer.error = (await response.aread()).decode(errors="replace")[:500]
-            outcome = Outcome.SHED if status == httpx.codes.TOO_MANY_REQUESTS else answer.outcome()
-        except httpx.TimeoutException:
-            outcome, answer.error = Outcome.TIMED_OUT, "no answer in time"
-        except (httpx.TransportError, ValueError) as error:
-            outcome, answer.error = Outcome.FAILED, f"{type(error).__name__}: {error}"
-        return RequestRecord.of(conversation, turn, answer, outcome=outcome, status=status, sent=sent)
-
-    def _body(self, messages: list[dict[str, str]], seed: int) -> dict[str, Any]:
-        return {
-            "model": self._model,
-            "messages": messages,
-            "max_tokens": self._plan.max_tokens,
-            "temperature": self._plan.temperature,
-            "seed": seed,
-            "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        }
-
-    async def _served_model(self) -> str:
-        try:
-            response = await self._client.get("/v1/models", headers=self._headers)
-            response.raise_for_status()
-            return str(response.json()["data"][0]["id"])
-        except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
-            raise ConfigError(f"{self._plan.url} does not say which model it serves: {error}") from error
+    def _question(self, conversation: Conversation, turn: int, messages: list[dict[str, str]]) -> Question:
+        return Question(
+            messages=tuple(messages),
+            max_tokens=self._plan.max_tokens,
+            sampling={"temperature": self._plan.temperature},
+            seed=conversation.seed + turn,
+            user=conversation.user,
+        )
 
 
 def load_command(  # noqa: PLR0913 - one argument per option

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 from rich.table import Table
 
-from deploy.bench.answer import Answer
+from deploy.bench.asking import Reply
 from deploy.bench.load_plan import Conversation
 from fleet.traffic import Outcome
 
@@ -48,18 +48,16 @@ class RequestRecord:
     gaps: tuple[float, ...]
 
     @classmethod
-    def of(
-        cls, conversation: Conversation, turn: int, answer: Answer, *, outcome: Outcome, status: int | None, sent: float
-    ) -> RequestRecord:
-        watch = answer.watch
+    def of(cls, conversation: Conversation, turn: int, reply: Reply) -> RequestRecord:
+        answer, watch = reply.answer, reply.answer.watch
         return cls(
             user=conversation.user,
             prompt_id=conversation.prompt.id,
             category=conversation.prompt.category,
             turn=turn,
             path=answer.path or UNKNOWN_PATH,
-            outcome=outcome,
-            status=status,
+            outcome=reply.outcome,
+            status=reply.status,
             error=answer.error,
             text=answer.text,
             fallbacks=answer.fallbacks,
@@ -67,8 +65,8 @@ class RequestRecord:
             output_tokens=answer.output_tokens,
             drafted=answer.drafted,
             accepted=answer.accepted,
-            due=watch.accepted_at,
-            send_delay=sent - watch.accepted_at,
+            due=reply.due,
+            send_delay=reply.sent - reply.due,
             ttft=watch.ttft,
             tpot=watch.tpot,
             e2e=watch.e2e,
