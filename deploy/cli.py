@@ -19,6 +19,7 @@ from deploy import canary_cli, local_fleet
 from deploy.bench.load import load_command
 from deploy.check_cli import check_command
 from deploy.connection import Token, Url, connect
+from deploy.evidence import commands as evidence_commands
 from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
 from deploy.manifest import render_manifest
@@ -38,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(canary_cli.app, name="canary")
+app.add_typer(evidence_commands.app, name="bench")
 app.command(name="load")(load_command)
 app.command(name="check")(check_command)
 app.command(name="plan")(plan_command)

@@ -1,0 +1,49 @@
+"""What does a verdict on a cell rest on?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many of an arm's requests were of some kind."""
+
+    hits: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        return self.hits / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """How often something bad happened to each arm."""
+
+    baseline: Counts
+    candidate: Counts
+    rounds_worse: int
+    """Rounds in which it happened to the candidate more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellEvidence:
+    """All that a verdict rests on. Gains are natural logarithms, one per round, above 0 where the candidate is better.
+
+    Pairs are (baseline, candidate).
+    """
+
+    objective: tuple[float, ...]
+    ttft: tuple[float, ...]
+    throughput: tuple[float, ...]
+    """Empty in an open loop, where throughput is what was offered."""
+    bad: Harm
+    degenerate: Harm
+    kv_usage: tuple[float | None, float | None]
+    preemptions: tuple[int | None, int | None]
+    greedy_equal: Counts | None
+    """Pairs of greedy answers with the same text; None where answers are sampled."""
+    client_lag_share: float | None
+    """The client's p95 lateness over the faster arm's median tpot."""
+    has_content: bool

@@ -1,0 +1,187 @@
+"""Which pictures does the report show? Each is a figure for plotly.js: its data and layout, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.evidence.figures import QUANTILES, ArmFigures
+from deploy.evidence.result import CellResult, MatrixResult
+
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#97bbf5", "#a463f2", "#3ca951")
+LATENCY_TITLES = {
+    "ttft": "Time to first token (prefill and queue)",
+    "tpot": "Time per output token (decode), one value per request",
+    "itl": "Time per token over 8 tokens (decode), one value per token",
+    "e2e": "Whole request",
+}
+
+Figure = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One picture with what it shows."""
+
+    id: str
+    title: str
+    note: str
+    figure: Figure
+
+
+def charts(result: MatrixResult) -> list[Chart]:
+    """The pictures for which there is something to show."""
+    made = (
+        *(_latency(result, metric, title) for metric, title in LATENCY_TITLES.items()),
+        _gain_by_load(result),
+        _acceptance_by_position(result),
+        _acceptance_by_slice(result),
+        _step_time(result),
+        _kv(result),
+        _memory(result),
+    )
+    return [chart for chart in made if chart.figure["data"]]
+
+
+def _latency(result: MatrixResult, metric: str, title: str) -> Chart:
+    """One curve per path and condition: which share of the values is below x."""
+    traces = []
+    for number, (name, arm, is_baseline) in enumerate(_arms(result.cells)):
+        if values := arm.distributions.get(metric):
+            line = {"color": COLOURS[number % len(COLOURS)], "dash": "dot" if is_baseline else "solid"}
+            x = [value * 1000 for value in values]
+            traces.append(
+                {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": QUANTILES.tolist(), "line": line}
+            )
+    note = "Share of the values at or below x. The baseline is dotted; further left is faster."
+    layout = {"xaxis": {"title": {"text": "ms"}, "type": "log"}, "yaxis": {"tickformat": ".0%"}}
+    return Chart(f"latency-{metric}", title, note, {"data": traces, "layout": layout})
+
+
+def _gain_by_load(result: MatrixResult) -> Chart:
+    traces = []
+    for number, (candidate, sampling) in enumerate(_lines(result.cells)):
+        cells = [
+            cell
+            for cell in result.cells
+            if (cell.candidate, cell.sampling) == (candidate, sampling) and cell.verdict.gain is not None
+        ]
+        closed = sorted(
+            (cell for cell in cells if cell.level.concurrency), key=lambda cell: cell.level.concurrency or 0
+        )
+        if closed:
+            traces.append(_gain_line(f"{candidate}, {sampling}", closed, COLOURS[number % len(COLOURS)]))
+    layout = {
+        "xaxis": {"title": {"text": "requests open"}, "type": "log", "dtick": 0.30103},
+        "yaxis": {"title": {"text": "times as fast as the baseline"}},
+        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"dash": "dot"}}],
+    }
+    note = f"Gain in {result.objective} with its 95 % interval; below 1 the candidate is slower."
+    return Chart("gain", "Speed-up against concurrency", note, {"data": traces, "layout": layout})
+
+
+def _gain_line(name: str, cells: Sequence[CellResult], colour: str) -> Figure:
+    gains = [cell.verdict.gain for cell in cells if cell.verdict.gain is not None]
+    errors = {
+        "type": "data",
+        "symmetric": False,
+        "array": [gain.high - gain.estimate for gain in gains],
+        "arrayminus": [gain.estimate - gain.low for gain in gains],
+    }
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": [cell.level.concurrency for cell in cells],
+        "y": [gain.estimate for gain in gains],
+        "error_y": errors,
+        "line": {"color": colour},
+    }
+
+
+def _acceptance_by_position(result: MatrixResult) -> Chart:
+    traces = []
+    for number, cell in enumerate(result.cells):
+        accepted = cell.candidate_figures.acceptance
+        if accepted is not None:
+            positions = list(range(1, len(accepted.by_position) + 1))
+            name = f"{cell.candidate}, {_condition(cell)}"
+            line = {"color": COLOURS[number % len(COLOURS)]}
+            y = list(accepted.by_position)
+            traces.append(
+                {"type": "scatter", "mode": "lines+markers", "name": name, "x": positions, "y": y, "line": line}
+            )
+    layout = {
+        "xaxis": {"title": {"text": "drafted token"}, "dtick": 1},
+        "yaxis": {"tickformat": ".0%", "range": [0, 1]},
+    }
+    note = "Share of the verify rounds that accepted the draft up to this token."
+    return Chart("acceptance-position", "Acceptance by position", note, {"data": traces, "layout": layout})
+
+
+def _acceptance_by_slice(result: MatrixResult) -> Chart:
+    traces = []
+    for number, cell in enumerate(result.cells):
+        known = [(item.name, item.acceptance.rate) for item in cell.slices if item.acceptance is not None]
+        if known:
+            x, y = [name for name, _ in known], [rate for _, rate in known]
+            name = f"{cell.candidate}, {_condition(cell)}"
+            colour = {"color": COLOURS[number % len(COLOURS)]}
+            traces.append({"type": "bar", "name": name, "x": x, "y": y, "marker": colour})
+    note = "Accepted/drafted, by the lengths of prompt and answer in tokens, and by category."
+    layout = {"barmode": "group", "yaxis": {"tickformat": ".0%", "range": [0, 1]}}
+    return Chart("acceptance-slice", "Acceptance by bucket and category", note, {"data": traces, "layout": layout})
+
+
+def _step_time(result: MatrixResult) -> Chart:
+    """Draft and wire are per round, verify per target step: stacked, what one speculative step waits for."""
+    arms = [(name, arm.server) for name, arm, _ in _arms(result.cells) if arm.server.verify_seconds]
+    parts = (("draft", "draft_seconds"), ("wire", "wire_seconds"), ("verify", "verify_seconds"))
+    traces = [
+        {
+            "type": "bar",
+            "name": part,
+            "x": [name for name, _ in arms],
+            "y": [(getattr(server, field) or 0.0) * 1000 for _, server in arms],
+            "marker": {"color": COLOURS[number]},
+        }
+        for number, (part, field) in enumerate(parts)
+        if arms
+    ]
+    note = "Mean per round as the workers report it. The target's step holds its forward pass and the accepting."
+    layout = {"barmode": "stack", "yaxis": {"title": {"text": "ms"}}}
+    return Chart("step", "Where a step's time goes", note, {"data": traces, "layout": layout})
+
+
+def _kv(result: MatrixResult) -> Chart:
+    arms = [(name, arm.server.kv_usage) for name, arm, _ in _arms(result.cells) if arm.server.kv_usage is not None]
+    traces = [{"type": "bar", "x": [name for name, _ in arms], "y": [usage for _, usage in arms]}] if arms else []
+    layout = {"yaxis": {"tickformat": ".0%", "range": [0, 1]}}
+    return Chart("kv", "KV cache in use at most", "Looked at once a second.", {"data": traces, "layout": layout})
+
+
+def _memory(result: MatrixResult) -> Chart:
+    arms = [(name, arm.server.memory_bytes) for name, arm, _ in _arms(result.cells) if arm.server.memory_bytes]
+    sizes = [(size or 0) / 2**30 for _, size in arms]
+    traces = [{"type": "bar", "x": [name for name, _ in arms], "y": sizes}] if arms else []
+    note = "Resident memory of the path's processes on this machine, target and draft together."
+    return Chart("memory", "Memory", note, {"data": traces, "layout": {"yaxis": {"title": {"text": "GiB"}}}})
+
+
+def _arms(cells: Iterable[CellResult]) -> Iterator[tuple[str, ArmFigures, bool]]:
+    """Every arm under every condition once, with its name and whether it is the baseline."""
+    seen = set()
+    for cell in cells:
+        if cell.condition not in seen:
+            seen.add(cell.condition)
+            yield f"baseline, {_condition(cell)}", cell.baseline_figures, True
+        yield f"{cell.candidate}, {_condition(cell)}", cell.candidate_figures, False
+
+
+def _lines(cells: Iterable[CellResult]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((cell.candidate, cell.sampling) for cell in cells))
+
+
+def _condition(cell: CellResult) -> str:
+    return f"{cell.sampling} at {cell.level.text}"

@@ -1,0 +1,100 @@
+"""`fleet bench`: measure where speculation pays, and compare two such measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deploy.connection import DEFAULT_URL
+from deploy.evidence.compare import compare, remarks, render_comparison
+from deploy.evidence.config import parse_matrix
+from deploy.evidence.measure import measure, write_report
+from deploy.evidence.report import render_table
+from deploy.evidence.result import read_result
+from deploy.output import Format, Output, console, print_json
+from fleet.config import load_yaml, resolve_secret
+
+ENDED_EARLY = 130
+
+app = typer.Typer(help="Measure where speculation pays, with intervals.", no_args_is_help=True)
+
+
+@app.command()
+def matrix(  # noqa: PLR0913 - one argument per option
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="matrix.yaml; options below override it.")] = None,
+    url: Annotated[str | None, typer.Option(help=f"Base of the API. (Default {DEFAULT_URL}.)")] = None,
+    baseline: Annotated[str | None, typer.Option(help="The path to compare with.")] = None,
+    candidate: Annotated[list[str] | None, typer.Option(help="A path to judge; may be repeated.")] = None,
+    concurrency: Annotated[
+        list[int] | None, typer.Option(help="Requests open; may be repeated. (Default: find.)")
+    ] = None,
+    rate: Annotated[list[float] | None, typer.Option(help="Requests begun per second; may be repeated.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Prompts, ShareGPT or captured requests.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Paired rounds of each cell.")] = None,
+    requests: Annotated[int | None, typer.Option(help="Measured requests of each path in a round.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same requests.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The key, or 'env:NAME' or 'file:PATH'.")] = None,
+    folder: Annotated[Path, typer.Option("-o", "--output", help="Results; run again to go on.")] = Path("matrix"),
+) -> None:
+    """Judge candidates beside the baseline: load × sampling, interleaved, with intervals and a verdict per cell."""
+    load = {"concurrency": concurrency, "rate": rate}
+    workload = {"prompts": prompts, "max_tokens": max_tokens}
+    top = {
+        "url": url,
+        "baseline": baseline,
+        "candidates": candidate,
+        "rounds": rounds,
+        "requests": requests,
+        "seed": seed,
+    }
+    given = {**_set(top), "load": _set(load), "workload": _set(workload)}
+    config = parse_matrix(_merged(load_yaml(file) if file else {}, given), str(file or "options"))
+    measured = measure(config, folder, None if api_key is None else resolve_secret(api_key))
+    write_report(measured.result, folder)
+    console().print(render_table(measured.result))
+    typer.echo(f"report: {folder / 'report.html'}")
+    if measured.ended_early:
+        typer.echo(f"ended early: {measured.ended_early}; the same command goes on where it stopped", err=True)
+        raise typer.Exit(ENDED_EARLY)
+
+
+@app.command(name="compare")
+def compare_command(
+    before: Annotated[Path, typer.Argument(help="A result folder, or its report.json.", exists=True)],
+    after: Annotated[Path, typer.Argument(help="Another one.", exists=True)],
+    output: Output = Format.TEXT,
+) -> None:
+    """Say what changed between two matrices and whether it is more than noise."""
+    old, new = read_result(before), read_result(after)
+    comparison = compare(old, new)
+    if output is Format.JSON:
+        print_json(asdict(comparison))
+        return
+    console().print(render_comparison(comparison, old.objective))
+    for line in remarks(comparison):
+        typer.echo(line)
+
+
+def _set(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value}
+
+
+def _merged(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's keys, overridden by those given, section by section."""
+    merged = dict(file)
+    for key, value in given.items():
+        present = merged.get(key)
+        if isinstance(value, dict):
+            if isinstance(present, dict):
+                merged[key] = {**present, **value}
+            elif value:
+                merged[key] = value
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,67 @@
+"""What should be done, in one paragraph of plain words?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deploy.evidence.result import CellResult
+from deploy.evidence.verdicts import Decision
+
+METRIC_WORDS = {"tpot": "decoding", "e2e": "whole answers", "throughput": "throughput"}
+
+
+def recommend(cells: Sequence[CellResult], objective: str, rounds_done: int, rounds_planned: int) -> str:
+    """One paragraph per candidate, joined by a space; says first when the run is not complete."""
+    parts = []
+    if rounds_done < rounds_planned:
+        parts.append(f"The run ended after {rounds_done} of {rounds_planned} rounds, so take this as a first look.")
+    parts += [
+        _about(candidate, [cell for cell in cells if cell.candidate == candidate], objective)
+        for candidate in dict.fromkeys(cell.candidate for cell in cells)
+    ]
+    return " ".join(parts)
+
+
+def _about(candidate: str, cells: Sequence[CellResult], objective: str) -> str:
+    by_decision = {decision: [cell for cell in cells if cell.verdict.decision is decision] for decision in Decision}
+    kept, dropped = by_decision[Decision.KEEP], by_decision[Decision.DROP]
+    sentences = []
+    if kept:
+        what = METRIC_WORDS[objective]
+        sentences.append(
+            f"{candidate} pays in {len(kept)} of {len(cells)} cells ({_names(kept)}): {what} {_range(kept)}."
+        )
+    if dropped:
+        sentences.append(f"It costs in {_names(dropped)} ({_range(dropped)}).")
+    if by_decision[Decision.INCONCLUSIVE]:
+        sentences.append(f"Nothing is shown either way in {_names(by_decision[Decision.INCONCLUSIVE])}.")
+    if by_decision[Decision.REFUSED]:
+        refused = by_decision[Decision.REFUSED]
+        sentences.append(f"Not judged: {_names(refused)}, because {refused[0].verdict.reason}.")
+    sentences.append(_advice(candidate, len(kept), len(dropped), len(cells)))
+    text = " ".join(sentences)
+    return text if kept else f"{candidate}: {text}"
+
+
+def _advice(candidate: str, kept: int, dropped: int, total: int) -> str:
+    if kept == total:
+        return f"Roll {candidate} out, by a canary."
+    if kept and dropped:
+        return f"Use {candidate} only where it pays, and leave the rest on the baseline."
+    if kept:
+        return f"Use {candidate} where it pays; for the rest stay on the baseline until more rounds tell."
+    if dropped:
+        return "Do not roll it out."
+    return "Stay on the baseline until there is evidence."
+
+
+def _names(cells: Sequence[CellResult]) -> str:
+    return ", ".join(f"{cell.sampling} at {cell.level.text}" for cell in cells)
+
+
+def _range(cells: Sequence[CellResult]) -> str:
+    gains = sorted(cell.verdict.gain.estimate for cell in cells if cell.verdict.gain is not None)
+    if not gains:
+        return "for a failed guard"
+    low, high = f"{gains[0]:.2f}×", f"{gains[-1]:.2f}×"
+    return f"{low} as fast" if low == high else f"{low} to {high} as fast"

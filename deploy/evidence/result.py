@@ -1,0 +1,120 @@
+"""What does a matrix say in the end? The schema of its JSON report, which is also what `compare` reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from deploy.evidence.figures import AcceptanceFigures, ArmFigures
+from deploy.evidence.matrix import LoadLevel
+from deploy.evidence.verdicts import CellVerdict
+from fleet.config import explain
+from fleet.errors import ConfigError
+
+SCHEMA: Final = 1
+REPORT_FILE: Final = "report.json"
+FEWEST_FOR_P95: Final = 200
+"""Requests in each arm below which a 95th percentile is shown without an interval and nothing is claimed of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One metric compared: above 1 the candidate is better."""
+
+    metric: str
+    statistic: str
+    """mean (geometric, over pairs of the same request), p50 or p95."""
+    estimate: float | None
+    interval: tuple[float, float] | None
+    """95 %; None where there are too few rounds or, of a p95, too few requests to claim anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a cell's requests: a prompt/output bucket, or a category. Described, not judged."""
+
+    kind: str
+    """bucket or category."""
+    name: str
+    pairs: int
+    gain: Gain
+    """Of the objective; in a matrix judged by throughput, of tpot, as requests share their block's throughput."""
+    baseline_tpot: float | None
+    """Mean seconds per token after the first chunk; so is `candidate_tpot`."""
+    candidate_tpot: float | None
+    acceptance: AcceptanceFigures | None
+    """The candidate's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMeans:
+    """One round of a cell: geometric means over the pairs, for comparing two runs. Seconds; None is not known."""
+
+    round: int
+    baseline_objective: float
+    candidate_objective: float
+    """Seconds of a latency, or output tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """One candidate beside the baseline under one condition."""
+
+    candidate: str
+    condition: str
+    level: LoadLevel
+    sampling: str
+    verdict: CellVerdict
+    baseline_figures: ArmFigures
+    candidate_figures: ArmFigures
+    gains: tuple[Gain, ...]
+    slices: tuple[Slice, ...]
+    rounds: tuple[RoundMeans, ...]
+    equal_answers: float | None
+    """Share of the completed pairs whose texts are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixResult:
+    """One run of a matrix."""
+
+    schema: int
+    created: float
+    """Seconds since the Unix epoch at which the run began."""
+    url: str
+    model: str
+    baseline: str
+    objective: str
+    config: dict[str, Any]
+    rounds_done: int
+    rounds_planned: int
+    throughput_by_concurrency: dict[int, float]
+    """Of the search for the peak on the baseline, in output tokens per second; empty where levels were given."""
+    has_content: bool
+    cells: tuple[CellResult, ...]
+    recommendation: str
+
+
+_ADAPTER: TypeAdapter[MatrixResult] = TypeAdapter(MatrixResult)
+
+
+def to_json(result: MatrixResult) -> str:
+    return _ADAPTER.dump_json(result, indent=2).decode() + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    return _ADAPTER.json_schema(mode="serialization")
+
+
+def read_result(path: Path) -> MatrixResult:
+    """The report in a file, or in `report.json` of a folder. Raises `ConfigError` where there is none."""
+    file = path / REPORT_FILE if path.is_dir() else path
+    try:
+        return _ADAPTER.validate_json(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{file} is no report of `fleet bench matrix`: {explain(error)[:300]}") from error

@@ -1,0 +1,137 @@
+"""Carries a matrix out: finds the load levels, runs every block that is not yet measured, and writes each down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from deploy.bench.asking import ApiClient, Question, Reply, served_model
+from deploy.evidence.assess import RunFacts
+from deploy.evidence.block_driver import BlockDriver
+from deploy.evidence.config import AUTO, MatrixConfig
+from deploy.evidence.levels import find_levels, next_probe
+from deploy.evidence.matrix import Block, Condition, Inputs, LoadLevel, arms, lay_out, levels, schedule
+from deploy.evidence.run_file import RunFile, SearchStep
+from fleet.clock import Clock
+from fleet.errors import ConfigError
+from fleet.traffic import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    text: str
+    """What runs now."""
+    done: int
+    total: int | None
+    """Blocks; None while the load levels are being looked for."""
+    seconds_left: float | None
+
+
+class MatrixRun:
+    """One run of one matrix; what the file already holds is not measured again."""
+
+    def __init__(
+        self,
+        config: MatrixConfig,
+        inputs: Inputs,
+        file: RunFile,
+        driver: BlockDriver,
+        notify: Callable[[Progress], None],
+    ) -> None:
+        self._config = config
+        self._inputs = inputs
+        self._file = file
+        self._driver = driver
+        self._notify = notify
+
+    async def run(self) -> None:
+        """Raises `Unavailable` when the server goes away; the file then holds what was measured."""
+        found = await self._search()
+        names = [arm.name for arm in arms(self._config)]
+        self._file.forget_parts(names)
+        blocks = list(schedule(self._config, levels(self._config, found)))
+        done = {(block.condition, block.round, block.arm) for block in self._file.blocks}
+        left = [block for block in blocks if (block.condition.id, block.round, block.arm.name) not in done]
+        for number, block in enumerate(left):
+            text = f"round {block.round + 1} of {self._config.rounds}: {block.condition.id} on {block.arm.name}"
+            remaining = seconds_left([item.condition.id for item in left[number:]], self._file)
+            self._notify(Progress(text, len(blocks) - len(left) + number, len(blocks), remaining))
+            self._file.add_block(await self._driver.run(lay_out(self._config, self._inputs, block)))
+        self._notify(Progress("done", len(blocks), len(blocks), 0.0))
+
+    async def _search(self) -> tuple[LoadLevel, ...]:
+        """The closed-loop levels, where they are to be found: the baseline at rising concurrency, up to its peak."""
+        if self._config.load.closed != AUTO:
+            return ()
+        sampling = next(iter(self._config.sampling))
+        baseline = arms(self._config)[0]
+        limit = self._config.load.max_concurrency
+        while (concurrency := next_probe(self._file.throughput_by_concurrency, limit)) is not None:
+            self._notify(Progress(f"looking for the peak: {concurrency} open on {baseline.name}", 0, None, None))
+            condition = Condition(LoadLevel(f"c{concurrency}", concurrency=concurrency), sampling)
+            measured = await self._driver.run(lay_out(self._config, self._inputs, Block(condition, 0, baseline)))
+            self._file.add_search_step(SearchStep(concurrency, measured.window_tokens / measured.window_seconds))
+        return found_levels(self._config, self._file)
+
+
+def found_levels(config: MatrixConfig, file: RunFile) -> tuple[LoadLevel, ...]:
+    """The levels that the file's search found; none where they were given, or nothing has been searched yet."""
+    if config.load.closed != AUTO or not file.search:
+        return ()
+    found = find_levels(file.throughput_by_concurrency)
+    return tuple(LoadLevel(name, concurrency=concurrency) for name, concurrency in found.items())
+
+
+def run_facts(config: MatrixConfig, inputs: Inputs, file: RunFile) -> RunFacts:
+    """What the report says of the run besides its blocks."""
+    return RunFacts(
+        created=file.header.created,
+        model=file.header.model,
+        has_content=inputs.samples.has_content,
+        levels=levels(config, found_levels(config, file)),
+        throughput_by_concurrency=file.throughput_by_concurrency,
+    )
+
+
+def seconds_left(conditions: list[str], file: RunFile) -> float | None:
+    """What the blocks that are left will take, if each takes as long as those of its condition did; None at first."""
+    took: dict[str, list[float]] = {}
+    for block in file.blocks:
+        took.setdefault(block.condition, []).append(block.seconds)
+    if not took:
+        return None
+    means = {condition: sum(values) / len(values) for condition, values in took.items()}
+    typical = sum(means.values()) / len(means)
+    return sum(means.get(condition, typical) for condition in conditions)
+
+
+def clients_of(
+    config: MatrixConfig, http: httpx.AsyncClient, clock: Clock, *, model: str, key: str | None
+) -> dict[str, ApiClient]:
+    """One client per path."""
+    return {arm.path: ApiClient(http, clock, model=model, path=arm.path, key=key) for arm in arms(config)}
+
+
+async def check_paths(config: MatrixConfig, http: httpx.AsyncClient, clock: Clock, key: str | None) -> str:
+    """The model's name, after one request to every path. Raises `ConfigError` where one does not answer."""
+    model = config.model or await served_model(http, key)
+    for path, client in clients_of(config, http, clock, model=model, key=key).items():
+        await _check(path, client, clock)
+    return model
+
+
+async def _check(path: str, client: ApiClient, clock: Clock) -> None:
+    """Raises `ConfigError` where a path does not answer, or where another answers for it."""
+    reply = Reply(clock.monotonic())
+    messages = ({"role": "user", "content": "Say yes."},)
+    await client.ask(Question(messages, max_tokens=4, sampling={"temperature": 0}, seed=0, user="bench-check"), reply)
+    if reply.outcome is not Outcome.DONE:
+        raise ConfigError(f"path '{path}' does not answer ({reply.outcome}): {reply.answer.error or 'no text'}")
+    if reply.answer.path not in (None, path):
+        raise ConfigError(
+            f"path '{path}' was asked for, but '{reply.answer.path}' answered: is it in the fleet's config?"
+        )

@@ -1,0 +1,194 @@
+"""Is a cell to be kept, dropped, or neither? Decided from paired effects and guards, over all cells at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from enum import StrEnum
+
+from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect, holm
+from deploy.evidence.cell_evidence import CellEvidence
+from deploy.evidence.config import JudgeConfig
+from deploy.evidence.guards import (
+    Guard,
+    GuardState,
+    count_guards,
+    fact_guards,
+    harm_p,
+    non_inferior,
+    throughput_limit,
+    ttft_limit,
+)
+
+POWER_Z = 0.84
+"""Normal quantile of 80 % power."""
+
+
+class Decision(StrEnum):
+    """KEEP and DROP are claims with a controlled error; REFUSED measured something else than the server."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    INCONCLUSIVE = "inconclusive"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class CellVerdict:
+    """The verdict on one cell."""
+
+    decision: Decision
+    reason: str
+    gain: Interval | None
+    """Of the objective, as a ratio with its own 95 % interval: above 1 the candidate is better."""
+    p_better: float | None
+    """Chance of so much gain if there were no more than the least that counts, corrected for all cells (Holm)."""
+    p_worse: float | None
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Effects:
+    """None where there are too few rounds, or where the metric is not judged."""
+
+    objective: PairedEffect | None
+    ttft: PairedEffect | None
+    throughput: PairedEffect | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """One-sided p-values of what could be claimed about one cell."""
+
+    better: float = 1.0
+    worse: float = 1.0
+    ttft_worse: float = 1.0
+    throughput_worse: float = 1.0
+    more_bad: float = 1.0
+    more_degenerate: float = 1.0
+
+
+_OBJECTIVE_CLAIMS = 2
+"""The first claims are about the objective; the others are about guards."""
+
+
+def judge_cells(cells: Sequence[CellEvidence], rules: JudgeConfig, seed: int) -> list[CellVerdict]:
+    """The verdicts, in the order of the cells.
+
+    The chance of any false "better by more than the least effect" or "worse" over all cells is at most alpha (Holm),
+    and so is that of any false failure of a guard. A cell that is refused claims nothing and costs the others nothing.
+    """
+    effects = [_effects(cell, seed) for cell in cells]
+    refusals = [_refusal(cell, rules) for cell in cells]
+    raw = [
+        _Claims() if refusal else _claims(cell, effect, rules)
+        for cell, effect, refusal in zip(cells, effects, refusals, strict=True)
+    ]
+    corrected = _corrected(raw, [refusal is None for refusal in refusals])
+    return [
+        _refused(effect, refusal) if refusal else _judge(cell, effect, claims, rules)
+        for cell, effect, refusal, claims in zip(cells, effects, refusals, corrected, strict=True)
+    ]
+
+
+def _refusal(cell: CellEvidence, rules: JudgeConfig) -> str | None:
+    """Why the cell measured something else than the server, if it did."""
+    if not cell.has_content:
+        return (
+            "the requests have the lengths of a trace but no text of their own, and what is accepted of a draft "
+            "depends on the text: give prompts or captured requests"
+        )
+    if cell.client_lag_share is not None and cell.client_lag_share > rules.max_client_lag:
+        return (
+            f"the client was the bottleneck: it woke up late by {cell.client_lag_share:.0%} of a token's time "
+            f"(at most {rules.max_client_lag:.0%}); run it on another machine or lower the load"
+        )
+    return None
+
+
+def _effects(cell: CellEvidence, seed: int) -> _Effects:
+    gains = (cell.objective, cell.ttft, cell.throughput)
+    return _Effects(*(PairedEffect(values, seed) if len(values) >= MIN_ROUNDS else None for values in gains))
+
+
+def _claims(cell: CellEvidence, effects: _Effects, rules: JudgeConfig) -> _Claims:
+    def below(effect: PairedEffect | None, bound: float) -> float:
+        return 1.0 if effect is None else effect.p_below(bound)
+
+    return _Claims(
+        better=1.0 if effects.objective is None else effects.objective.p_above(math.log1p(rules.min_effect)),
+        worse=below(effects.objective, 0.0),
+        ttft_worse=below(effects.ttft, ttft_limit(rules).log_gain),
+        throughput_worse=below(effects.throughput, throughput_limit(rules).log_gain),
+        more_bad=harm_p(cell.bad),
+        more_degenerate=harm_p(cell.degenerate),
+    )
+
+
+def _corrected(raw: Sequence[_Claims], counted: Sequence[bool]) -> list[_Claims]:
+    """The claims with Holm's correction, within the objective's family and within the guards'."""
+    table = [astuple(claims) for claims in raw]
+    width = len(table[0]) if table else 0
+    families = (range(_OBJECTIVE_CLAIMS), range(_OBJECTIVE_CLAIMS, width))
+    fixed = [list(row) for row in table]
+    for family in families:
+        places = [(row, column) for row, counts in enumerate(counted) if counts for column in family]
+        for (row, column), p in zip(places, holm([table[row][column] for row, column in places]), strict=True):
+            fixed[row][column] = p
+    return [_Claims(*row) for row in fixed]
+
+
+def _refused(effects: _Effects, reason: str) -> CellVerdict:
+    gain = None if effects.objective is None else effects.objective.ratio()
+    return CellVerdict(Decision.REFUSED, reason, gain, None, None, ())
+
+
+def _judge(cell: CellEvidence, effects: _Effects, claims: _Claims, rules: JudgeConfig) -> CellVerdict:
+    guards = (
+        non_inferior(ttft_limit(rules), effects.ttft, claims.ttft_worse, rules.alpha),
+        *_throughput_guard(cell, effects, claims, rules),
+        *count_guards(cell, rules, claims.more_bad, claims.more_degenerate),
+        *fact_guards(cell, rules),
+    )
+    decision, reason = _decide(effects.objective, claims, guards, rules, len(cell.objective))
+    gain = None if effects.objective is None else effects.objective.ratio()
+    return CellVerdict(decision, reason, gain, claims.better, claims.worse, guards)
+
+
+def _throughput_guard(cell: CellEvidence, effects: _Effects, claims: _Claims, rules: JudgeConfig) -> tuple[Guard, ...]:
+    if not cell.throughput:
+        return ()
+    return (non_inferior(throughput_limit(rules), effects.throughput, claims.throughput_worse, rules.alpha),)
+
+
+def _decide(
+    effect: PairedEffect | None, claims: _Claims, guards: Sequence[Guard], rules: JudgeConfig, rounds: int
+) -> tuple[Decision, str]:
+    failed = [guard.text for guard in guards if guard.state is GuardState.FAILS]
+    if failed:
+        return Decision.DROP, "worse: " + "; ".join(failed)
+    if effect is None:
+        return Decision.INCONCLUSIVE, f"{rounds} rounds are too few to claim anything; {MIN_ROUNDS} are the least"
+    seen = effect.ratio()
+    measured = f"{seen.estimate:.2f}× (95 % {seen.low:.2f} – {seen.high:.2f})"
+    if claims.worse <= rules.alpha:
+        return Decision.DROP, f"slower: {measured}"
+    if claims.better > rules.alpha:
+        return Decision.INCONCLUSIVE, f"{measured}: " + _what_is_missing(effect, rules)
+    withheld = [guard.text for guard in guards if guard.state is GuardState.NOT_SHOWN]
+    if withheld:
+        return Decision.INCONCLUSIVE, f"faster, {measured}, but not shown to be harmless: " + "; ".join(withheld)
+    return Decision.KEEP, f"faster: {measured}"
+
+
+def _what_is_missing(effect: PairedEffect, rules: JudgeConfig) -> str:
+    """What would turn an inconclusive objective into a claim."""
+    least = math.log1p(rules.min_effect)
+    if 0.0 <= effect.mean <= least:
+        return f"no loss is shown, and a gain above {rules.min_effect:.0%} is not in sight"
+    distance = effect.mean - least if effect.mean > least else effect.mean
+    spread = effect.standard_error * math.sqrt(effect.rounds)
+    # Roughly: the t that Holm's first step asks for is near 3.
+    needed = math.ceil(((3.0 + POWER_Z) * spread / distance) ** 2)
+    return f"too few rounds; if it stays like this, about {max(needed, effect.rounds + 1)} in all would tell"
