@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-RESAMPLES = 9_999
-QUANTILE_RESAMPLES = 999
+RESAMPLES = 4_999
+QUANTILE_RESAMPLES = 499
 MIN_ROUNDS = 5
 """With fewer paired rounds no claim is made."""
 

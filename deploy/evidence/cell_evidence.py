@@ -36,6 +36,8 @@ class CellEvidence:
 
     objective: tuple[float, ...]
     ttft: tuple[float, ...]
+    ttft_room: tuple[float, ...]
+    """Logarithm of what is allowed over what was measured: below 0 the first token comes too late."""
     throughput: tuple[float, ...]
     """Empty in an open loop, where throughput is what was offered."""
     bad: Harm

@@ -16,7 +16,7 @@ from deploy.evidence.config import MatrixConfig
 from deploy.evidence.figures import BAD, ArmFigures, acceptance_figures, arm_figures
 from deploy.evidence.matrix import Condition
 from deploy.evidence.measured import MeasuredRequest
-from deploy.evidence.pairing import LATENCIES, THROUGHPUT, PairedRound, Timed, log_gains, only
+from deploy.evidence.pairing import LATENCIES, THROUGHPUT, PairedRound, Timed, log_gains, log_ttft_room, only
 from deploy.evidence.result import FEWEST_FOR_P95, CellResult, Gain, RoundMeans, Slice
 from deploy.evidence.verdicts import CellVerdict
 
@@ -56,6 +56,7 @@ def evidence_of(cell: Cell, config: MatrixConfig, *, has_content: bool) -> CellE
     return CellEvidence(
         objective=tuple(log_gains(cell.rounds, config.judge.objective)),
         ttft=tuple(log_gains(cell.rounds, "ttft")),
+        ttft_room=tuple(log_ttft_room(cell.rounds, config.judge)),
         throughput=tuple(log_gains(cell.rounds, THROUGHPUT)) if is_closed else (),
         bad=_harm(cell.rounds, lambda request: request.outcome in BAD),
         degenerate=_harm(cell.rounds, lambda request: request.is_degenerate),

@@ -10,11 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from deploy.connection import DEFAULT_URL
-from deploy.evidence.compare import compare, remarks, render_comparison
-from deploy.evidence.config import parse_matrix
-from deploy.evidence.measure import measure, write_report
-from deploy.evidence.report import render_table
-from deploy.evidence.result import read_result
 from deploy.output import Format, Output, console, print_json
 from fleet.config import load_yaml, resolve_secret
 
@@ -42,6 +37,11 @@ def matrix(  # noqa: PLR0913 - one argument per option
     folder: Annotated[Path, typer.Option("-o", "--output", help="Results; run again to go on.")] = Path("matrix"),
 ) -> None:
     """Judge candidates beside the baseline: load × sampling, interleaved, with intervals and a verdict per cell."""
+    # Imports scipy and plotly: seconds that no other command should wait for.
+    from deploy.evidence.config import parse_matrix
+    from deploy.evidence.measure import measure, write_report
+    from deploy.evidence.report import render_table
+
     load = {"concurrency": concurrency, "rate": rate}
     workload = {"prompts": prompts, "max_tokens": max_tokens}
     top = {
@@ -70,6 +70,9 @@ def compare_command(
     output: Output = Format.TEXT,
 ) -> None:
     """Say what changed between two matrices and whether it is more than noise."""
+    from deploy.evidence.compare import compare, remarks, render_comparison  # imports scipy
+    from deploy.evidence.result import read_result
+
     old, new = read_result(before), read_result(after)
     comparison = compare(old, new)
     if output is Format.JSON:

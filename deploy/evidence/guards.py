@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from scipy.stats import fisher_exact
 
-from deploy.evidence.bootstrap import Interval, PairedEffect
+from deploy.evidence.bootstrap import PairedEffect
 from deploy.evidence.cell_evidence import CellEvidence, Harm
 from deploy.evidence.config import JudgeConfig
 
@@ -35,32 +35,6 @@ class Guard:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """How much worse a metric may get."""
-
-    name: str
-    log_gain: float
-    """The candidate's logarithmic gain must lie above this; it is below 0."""
-    is_latency: bool
-
-    def text(self, gain: Interval) -> str:
-        """The change of the metric itself, for people."""
-        changes = (gain.estimate, gain.low, gain.high)
-        if self.is_latency:
-            changes = (1 / gain.estimate, 1 / gain.high, 1 / gain.low)
-        estimate, low, high = (f"{change - 1:+.0%}" for change in changes)
-        return f"{self.name} {estimate} (95 % {low} to {high})"
-
-
-def ttft_limit(rules: JudgeConfig) -> Limit:
-    return Limit("TTFT", -math.log1p(rules.max_ttft_increase), is_latency=True)
-
-
-def throughput_limit(rules: JudgeConfig) -> Limit:
-    return Limit("throughput", math.log1p(-min(rules.max_throughput_decrease, 0.999)), is_latency=False)
-
-
 def harm_p(harm: Harm) -> float:
     """One-sided p-value against "it happens to the candidate no more often": Fisher's exact test."""
     before, after = harm.baseline, harm.candidate
@@ -70,15 +44,33 @@ def harm_p(harm: Harm) -> float:
     return float(fisher_exact(table, alternative="greater").pvalue)
 
 
-def non_inferior(limit: Limit, effect: PairedEffect | None, p_worse: float, alpha: float) -> Guard:
-    """Whether the limit is shown to be kept, at level alpha: a keep needs all its guards, so none is corrected."""
-    if effect is None:
-        return Guard(limit.name, GuardState.UNMEASURED, f"{limit.name}: too few rounds")
-    text = limit.text(effect.ratio())
+def ttft_guard(change: PairedEffect | None, room: PairedEffect | None, p_worse: float, rules: JudgeConfig) -> Guard:
+    """The first token: within the allowed increase and slack. A keep needs all its guards, so none is corrected."""
+    if change is None or room is None:
+        return Guard("TTFT", GuardState.UNMEASURED, "TTFT: too few rounds")
+    gain = change.ratio()
+    text = f"TTFT {_changes(1 / gain.estimate, 1 / gain.high, 1 / gain.low)}"
+    return Guard("TTFT", _limit_state(room, 0.0, p_worse, rules.alpha), text)
+
+
+def throughput_guard(gain: PairedEffect | None, p_worse: float, rules: JudgeConfig) -> Guard:
+    """Output tokens per second under the same number of open requests."""
+    if gain is None:
+        return Guard("throughput", GuardState.UNMEASURED, "throughput: too few rounds")
+    seen = gain.ratio()
+    text = f"throughput {_changes(seen.estimate, seen.low, seen.high)}"
+    return Guard("throughput", _limit_state(gain, least_throughput(rules), p_worse, rules.alpha), text)
+
+
+def least_throughput(rules: JudgeConfig) -> float:
+    """The logarithmic gain in throughput below which it has become too little."""
+    return math.log1p(-min(rules.max_throughput_decrease, 0.999))
+
+
+def _limit_state(effect: PairedEffect, least: float, p_worse: float, alpha: float) -> GuardState:
     if p_worse <= alpha:
-        return Guard(limit.name, GuardState.FAILS, text)
-    is_shown = effect.p_above(limit.log_gain) <= alpha
-    return Guard(limit.name, GuardState.HOLDS if is_shown else GuardState.NOT_SHOWN, text)
+        return GuardState.FAILS
+    return GuardState.HOLDS if effect.p_above(least) <= alpha else GuardState.NOT_SHOWN
 
 
 def count_guards(cell: CellEvidence, rules: JudgeConfig, p_bad: float, p_degenerate: float) -> Iterator[Guard]:
@@ -120,3 +112,7 @@ def _rare(name: str, harm: Harm, allowed: float, *, fails: bool) -> Guard:
         return Guard(name, GuardState.FAILS, text)
     is_fine = after.share - before.share <= allowed
     return Guard(name, GuardState.HOLDS if is_fine else GuardState.NOT_SHOWN, text)
+
+
+def _changes(estimate: float, low: float, high: float) -> str:
+    return f"{estimate - 1:+.0%} (95 % {low - 1:+.0%} to {high - 1:+.0%})"

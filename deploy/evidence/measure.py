@@ -101,11 +101,11 @@ async def _run(
         await MatrixRun(config, inputs, file, BlockDriver(clients, probe, clock), notify).run()
 
 
-def _memory(config: MatrixConfig) -> LocalMemory:
+def _memory(config: MatrixConfig) -> LocalMemory | None:
     """Of the local fleet, where that is the one that is measured."""
     state = read_state(state_folder())
     if state is None or state.url != config.url.rstrip("/"):
-        return LocalMemory(None)
+        return None
     return LocalMemory(AdminClient(state.url, resolve_secret(state.admin_token)))
 
 

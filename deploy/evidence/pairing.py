@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from deploy.evidence.config import JudgeConfig
 from deploy.evidence.measured import MeasuredBlock, MeasuredRequest, Timing
 
 LATENCIES = ("ttft", "tpot", "e2e")
@@ -67,6 +68,21 @@ def log_gains(rounds: Sequence[PairedRound], metric: str) -> list[float]:
     """
     gains = (_throughput_gain(item) if metric == THROUGHPUT else _latency_gain(item, metric) for item in rounds)
     return [gain for gain in gains if gain is not None]
+
+
+def log_ttft_room(rounds: Sequence[PairedRound], rules: JudgeConfig) -> list[float]:
+    """One value per round: the mean over pairs of log(allowed/measured), with allowed = (1 + m) baseline + slack."""
+    means = []
+    for item in rounds:
+        pairs = [(one.timing.ttft, other.timing.ttft) for one, other in item.pairs()]
+        logs = [
+            math.log((before * (1 + rules.max_ttft_increase) + rules.ttft_slack_s) / after)
+            for before, after in pairs
+            if before and after
+        ]
+        if logs:
+            means.append(sum(logs) / len(logs))
+    return means
 
 
 def _timed(block: MeasuredBlock) -> tuple[Timed, ...]:

@@ -40,16 +40,13 @@ class _Look:
 
 
 class LocalMemory:
-    """Resident memory of a local fleet's processes."""
+    """Whose memory is a path's, in a fleet on this machine?"""
 
-    def __init__(self, admin: AdminClient | None) -> None:
-        """None where the fleet is not on this machine."""
+    def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
 
     def processes(self, path: str) -> list[psutil.Process]:
-        """The target and draft processes of a path."""
-        if self._admin is None:
-            return []
+        """The target and draft processes of a path; none where the fleet does not say."""
         try:
             paths = self._admin.status()["paths"]
         except FleetError:
@@ -65,8 +62,11 @@ class LocalMemory:
 class MetricsProbe:
     """Scrapes `/metrics`; a server that has none, or not these, leaves the figures unknown."""
 
-    def __init__(self, http: httpx.AsyncClient, memory: LocalMemory, *, settle_seconds: float, key: str | None) -> None:
-        """`settle_seconds`: how long after a block its last events may still be on their way into the counters."""
+    def __init__(
+        self, http: httpx.AsyncClient, memory: LocalMemory | None, *, settle_seconds: float, key: str | None
+    ) -> None:
+        """`memory`: None where the fleet is not on this machine. `settle_seconds`: how long after a block its last
+        events may still be on their way into the counters."""
         self._http = http
         self._memory = memory
         self._settle_seconds = settle_seconds
@@ -74,7 +74,7 @@ class MetricsProbe:
 
     async def watch(self, path: str, is_over: asyncio.Event) -> ServerFigures:
         """What the server says of a path from now until a little after the event is set."""
-        processes = await asyncio.to_thread(self._memory.processes, path)
+        processes = [] if self._memory is None else await asyncio.to_thread(self._memory.processes, path)
         looks = [await self._look(path, processes)]
         while not is_over.is_set():
             with suppress(TimeoutError):

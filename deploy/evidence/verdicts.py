@@ -16,9 +16,9 @@ from deploy.evidence.guards import (
     count_guards,
     fact_guards,
     harm_p,
-    non_inferior,
-    throughput_limit,
-    ttft_limit,
+    least_throughput,
+    throughput_guard,
+    ttft_guard,
 )
 
 POWER_Z = 0.84
@@ -54,6 +54,7 @@ class _Effects:
 
     objective: PairedEffect | None
     ttft: PairedEffect | None
+    ttft_room: PairedEffect | None
     throughput: PairedEffect | None
 
 
@@ -108,7 +109,7 @@ def _refusal(cell: CellEvidence, rules: JudgeConfig) -> str | None:
 
 
 def _effects(cell: CellEvidence, seed: int) -> _Effects:
-    gains = (cell.objective, cell.ttft, cell.throughput)
+    gains = (cell.objective, cell.ttft, cell.ttft_room, cell.throughput)
     return _Effects(*(PairedEffect(values, seed) if len(values) >= MIN_ROUNDS else None for values in gains))
 
 
@@ -119,8 +120,8 @@ def _claims(cell: CellEvidence, effects: _Effects, rules: JudgeConfig) -> _Claim
     return _Claims(
         better=1.0 if effects.objective is None else effects.objective.p_above(math.log1p(rules.min_effect)),
         worse=below(effects.objective, 0.0),
-        ttft_worse=below(effects.ttft, ttft_limit(rules).log_gain),
-        throughput_worse=below(effects.throughput, throughput_limit(rules).log_gain),
+        ttft_worse=below(effects.ttft_room, 0.0),
+        throughput_worse=below(effects.throughput, least_throughput(rules)),
         more_bad=harm_p(cell.bad),
         more_degenerate=harm_p(cell.degenerate),
     )
@@ -146,20 +147,14 @@ def _refused(effects: _Effects, reason: str) -> CellVerdict:
 
 def _judge(cell: CellEvidence, effects: _Effects, claims: _Claims, rules: JudgeConfig) -> CellVerdict:
     guards = (
-        non_inferior(ttft_limit(rules), effects.ttft, claims.ttft_worse, rules.alpha),
-        *_throughput_guard(cell, effects, claims, rules),
+        ttft_guard(effects.ttft, effects.ttft_room, claims.ttft_worse, rules),
+        *((throughput_guard(effects.throughput, claims.throughput_worse, rules),) if cell.throughput else ()),
         *count_guards(cell, rules, claims.more_bad, claims.more_degenerate),
         *fact_guards(cell, rules),
     )
     decision, reason = _decide(effects.objective, claims, guards, rules, len(cell.objective))
     gain = None if effects.objective is None else effects.objective.ratio()
     return CellVerdict(decision, reason, gain, claims.better, claims.worse, guards)
-
-
-def _throughput_guard(cell: CellEvidence, effects: _Effects, claims: _Claims, rules: JudgeConfig) -> tuple[Guard, ...]:
-    if not cell.throughput:
-        return ()
-    return (non_inferior(throughput_limit(rules), effects.throughput, claims.throughput_worse, rules.alpha),)
 
 
 def _decide(

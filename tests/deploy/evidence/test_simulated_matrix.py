@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.evidence.matrix import Inputs
 from deploy.evidence.measured import Timing
 from deploy.evidence.result import MatrixResult
 from deploy.evidence.run import Progress
@@ -10,8 +11,6 @@ from deploy.evidence.verdicts import Decision
 from fleet.errors import ConfigError
 from tests.deploy.evidence.bench import PROMPTS, cell_of, config_of, measure, open_file
 from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
-
-from deploy.evidence.matrix import Inputs
 
 
 def planted(change: float) -> SimulatedPath:
@@ -21,15 +20,15 @@ def planted(change: float) -> SimulatedPath:
 
 def test_an_a_a_matrix_keeps_and_drops_nothing(tmp_path: Path) -> None:
     decided = cells = 0
-    for seed in range(4):
+    for seed in range(3):
         clock = VirtualClock()
         fleet = SimulatedFleet(clock, seed, baseline=SimulatedPath())
-        config = config_of(candidates=["baseline"], seed=seed, rounds=5, workload={"max_tokens": 6})
+        config = config_of(candidates=["baseline"], seed=seed, rounds=5, requests=3, workload={"max_tokens": 5})
         result = measure(config, fleet, clock, open_file(config, tmp_path / f"{seed}.jsonl"))
         assert {cell.candidate for cell in result.cells} == {"baseline-again"}
         cells += len(result.cells)
         decided += sum(cell.verdict.decision is not Decision.INCONCLUSIVE for cell in result.cells)
-    assert cells == 16
+    assert cells == 12
     assert decided == 0
 
 
@@ -38,8 +37,10 @@ def test_a_planted_effect_is_found_in_its_cell_and_nowhere_else(
     tmp_path: Path, factor: float, decision: Decision
 ) -> None:
     clock = VirtualClock()
-    fleet = SimulatedFleet(clock, 7, baseline=SimulatedPath(noise=0.02), speculative=replace(planted(factor), noise=0.02))
-    config = config_of(rounds=8)
+    fleet = SimulatedFleet(
+        clock, 7, baseline=SimulatedPath(noise=0.02), speculative=replace(planted(factor), noise=0.02)
+    )
+    config = config_of(rounds=7, workload={"max_tokens": 10})
     result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
     decisions = {cell.condition: cell.verdict.decision for cell in result.cells}
     assert decisions.pop("c4/sampled") is decision, cell_of(result, "c4/sampled").verdict
@@ -47,3 +48,138 @@ def test_a_planted_effect_is_found_in_its_cell_and_nowhere_else(
     gain = cell_of(result, "c4/sampled").verdict.gain
     assert gain is not None
     assert gain.low < 1 / factor < gain.high or gain.estimate == pytest.approx(1 / factor, rel=0.03)
+
+
+def test_a_speculative_path_that_is_faster_is_kept_with_its_acceptance_and_equal_answers(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(
+        clock, 3, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.03, draft=4, acceptance=0.8)
+    )
+    config = config_of(load={"concurrency": [2]}, workload={"max_tokens": 24}, sampling={"greedy": {"temperature": 0}})
+    result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+    (cell,) = result.cells
+    accepted = cell.candidate_figures.acceptance
+    assert cell.verdict.decision is Decision.KEEP, cell.verdict
+    assert cell.equal_answers == 1.0
+    assert accepted is not None
+    assert list(accepted.by_position) == sorted(accepted.by_position, reverse=True)
+    assert accepted.mean_accepted_length == pytest.approx(1 + sum(accepted.by_position))
+    assert {part.kind for part in cell.slices} == {"bucket", "category"}
+    assert sum(part.pairs for part in cell.slices if part.kind == "category") == 24
+    assert "speculative pays in 1 of 1 cells" in result.recommendation
+
+
+def test_both_arms_are_asked_the_same_with_the_same_seeds_in_turns(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(), speculative=SimulatedPath())
+    config = config_of(load={"concurrency": [1]}, rounds=2, sampling={"greedy": {"temperature": 0}})
+    measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+    asked = fleet.asked[2:]  # after the two checks
+    blocks: list[tuple[str, list[tuple[str, int]]]] = []
+    for path, body in asked:
+        if not blocks or blocks[-1][0] != path or len(blocks[-1][1]) == 6:
+            blocks.append((path, []))
+        blocks[-1][1].append((body["messages"][0]["content"], body["seed"]))
+    assert [path for path, _ in blocks] == ["baseline", "speculative", "speculative", "baseline"]
+    assert blocks[0][1] == blocks[1][1]
+    assert blocks[2][1] == blocks[3][1]
+    assert not set(blocks[0][1]) & set(blocks[2][1])
+
+
+def test_a_slow_client_is_noticed_and_the_cell_is_refused(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.012))
+    fleet.client_cost = 0.006
+    config = config_of(load={"concurrency": [1, 4]}, rounds=5, sampling={"greedy": {"temperature": 0}})
+    result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+    cell = cell_of(result, "c4/greedy")
+    assert cell.verdict.decision is Decision.REFUSED
+    assert "the client was the bottleneck" in cell.verdict.reason
+    assert "the client was the bottleneck" in result.recommendation
+
+
+def stalled(tmp_path: Path, *, stall: tuple[float, float] | None) -> MatrixResult:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(), speculative=SimulatedPath(stall=stall))
+    config = config_of(
+        load={"rate": [8.0], "max_open": 3}, rounds=1, requests=40, sampling={"greedy": {"temperature": 0}}
+    )
+    return measure(config, fleet, clock, open_file(config, tmp_path / f"{stall}.jsonl"))
+
+
+def test_a_stall_shows_in_the_latency_from_the_scheduled_time_though_few_requests_were_open(tmp_path: Path) -> None:
+    healthy = stalled(tmp_path, stall=None).cells[0].candidate_figures
+    stall = stalled(tmp_path, stall=(1009.0, 3.0)).cells[0].candidate_figures
+    assert healthy.e2e is not None
+    assert healthy.e2e.p95 < 0.6
+    assert stall.e2e is not None
+    assert stall.e2e_from_sent is not None
+    # Three requests were open and saw the stall; the dozens that were due meanwhile waited in the client.
+    assert stall.e2e_from_sent.p50 < 0.6
+    assert stall.e2e.p95 > 2.0
+    assert stall.ttft is not None
+    assert stall.ttft.p95 > 2.0
+
+
+def test_a_run_that_was_killed_goes_on_and_runs_a_torn_round_again(tmp_path: Path) -> None:
+    config = config_of(load={"concurrency": [1]}, rounds=3, sampling={"greedy": {"temperature": 0}})
+    path = tmp_path / "run.jsonl"
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(), speculative=SimulatedPath())
+    whole = measure(config, fleet, clock, open_file(config, path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1 + 6
+    # Killed in the third block of six, in the middle of writing its line.
+    path.write_bytes(b"".join(lines[:4]) + lines[4][:100])
+    notes: list[Progress] = []
+    again = measure(config, fleet, clock, open_file(config, path), notes=notes)
+    assert [note.done for note in notes] == [2, 3, 4, 5, 6]
+    assert again.rounds_done == whole.rounds_done == 3
+    assert notes[0].seconds_left is not None
+    file = open_file(config, path)
+    assert len(file.blocks) == 3 + 4
+    assert len(file.whole_rounds(["baseline", "speculative"])) == 6
+
+
+def test_the_levels_are_found_where_throughput_stops_growing(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(most=8), speculative=SimulatedPath(most=8))
+    config = config_of(load={"concurrency": "auto"}, rounds=1, sampling={"greedy": {"temperature": 0}})
+    result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+    found = {cell.level.name: cell.level.concurrency for cell in result.cells}
+    assert found == {"low": 1, "medium": 3, "peak": 8}
+    assert list(result.throughput_by_concurrency) == [1, 2, 4, 8, 16]
+
+
+def test_the_lengths_of_a_trace_never_give_a_verdict(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.01))
+    config = config_of(load={"concurrency": [2]}, rounds=5, sampling={"greedy": {"temperature": 0}})
+    inputs = Inputs(replace(PROMPTS, has_content=False))
+    result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"), inputs=inputs)
+    (cell,) = result.cells
+    assert cell.verdict.decision is Decision.REFUSED
+    assert "depends on the text" in cell.verdict.reason
+
+
+def test_a_path_that_the_fleet_does_not_have_is_one_clear_error(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath())
+    config = config_of()
+    with pytest.raises(ConfigError, match=r"path 'speculative' does not answer.*no path speculative"):
+        measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+
+
+def test_requests_have_the_same_latencies_by_the_stopwatch_as_in_the_load_tool(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(noise=0.0, slope=0.0), speculative=SimulatedPath())
+    config = config_of(load={"concurrency": [1]}, rounds=1, sampling={"greedy": {"temperature": 0}})
+    file = open_file(config, tmp_path / "run.jsonl")
+    measure(config, fleet, clock, file)
+    (block,) = (block for block in file.blocks if block.arm == "baseline")
+    for request in block.requests:
+        timing = Timing.of(request)
+        assert timing.tpot == pytest.approx(0.020)
+        assert timing.ttft == pytest.approx(0.020 + 0.0001 * request.prompt_tokens)
+        assert timing.e2e == pytest.approx(0.020 * 12 + 0.0001 * request.prompt_tokens)
+    assert block.window_tokens / block.window_seconds == pytest.approx(12 / 0.2408, rel=0.02)

@@ -1,0 +1,116 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from deploy.evidence import measure as measuring
+from deploy.evidence.commands import ENDED_EARLY, app
+from fleet.errors import ConfigError
+from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
+
+MATRIX = """
+rounds: 1
+requests: 2
+pause_s: 0
+sampling: {greedy: {temperature: 0}}
+workload: {max_tokens: 4}
+"""
+
+
+class Slowly(SimulatedFleet):
+    """The simulated fleet in real time, with steps of a millisecond; it goes away after so many requests."""
+
+    def __init__(self, last: int = 1_000_000) -> None:
+        fast = {name: SimulatedPath(base=0.001, slope=0.0, prefill=0.0) for name in ("baseline", "speculative")}
+        super().__init__(VirtualClock(), 0, **fast)
+        self._last = last
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if len(self.asked) >= self._last:
+            raise httpx.ConnectError("connection refused")
+        return await super().handle_async_request(request)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Let the command reach a fleet in this process instead of the network."""
+
+    def use(fleet: httpx.AsyncBaseTransport) -> None:
+        monkeypatch.setattr(
+            measuring, "open_http", lambda url, timeout: httpx.AsyncClient(transport=fleet, base_url=url)
+        )
+        monkeypatch.setenv("FLEET_STATE", str(tmp_path / "no-state"))
+
+    return use
+
+
+def run(tmp_path: Path, *options: str) -> Any:
+    file = tmp_path / "matrix.yaml"
+    file.write_text(MATRIX)
+    arguments = ["matrix", "-f", str(file), "-o", str(tmp_path / "out"), *options]
+    return CliRunner().invoke(app, arguments)
+
+
+def test_a_matrix_leaves_its_reports_and_a_second_call_measures_nothing_again(serve: Any, tmp_path: Path) -> None:
+    fleet = Slowly()
+    serve(fleet)
+    first = run(tmp_path, "--concurrency", "2")
+    assert first.exit_code == 0, first.output
+    folder = tmp_path / "out"
+    assert {file.name for file in folder.iterdir()} == {"run.jsonl", "report.json", "report.csv", "report.html"}
+    assert json.loads((folder / "report.json").read_text())["cells"][0]["condition"] == "c2/greedy"
+    asked = len(fleet.asked)
+    again = run(tmp_path, "--concurrency", "2")
+    assert again.exit_code == 0
+    assert len(fleet.asked) == asked + 2, "only the check of each path"
+
+
+def test_a_server_that_goes_away_ends_the_run_with_a_report_of_what_there_is(serve: Any, tmp_path: Path) -> None:
+    serve(Slowly(last=2 + 2 * 6))
+    result = run(tmp_path, "--concurrency", "1", "--rounds", "4")
+    assert result.exit_code == ENDED_EARLY
+    assert "no longer answers" in result.output
+    assert "goes on where it stopped" in result.output
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["rounds_planned"] == 4
+    serve(Slowly())
+    assert run(tmp_path, "--concurrency", "1", "--rounds", "4").exit_code == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["rounds_done"] == 4
+
+
+def test_another_matrix_does_not_go_into_the_same_folder(serve: Any, tmp_path: Path) -> None:
+    serve(Slowly())
+    run(tmp_path, "--concurrency", "1")
+    second = run(tmp_path, "--concurrency", "1", "--seed", "5")
+    assert isinstance(second.exception, ConfigError)
+    assert "another matrix's measurements" in str(second.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--rounds", "-1"], "rounds"),
+        (["--rate", "-2"], "load.rate"),
+        (["--candidate", "a", "--candidate", "a"], "named twice"),
+        (["--concurrency", "2", "--concurrency", "2"], "named twice"),
+        (["--prompts", "/nowhere"], "cannot read prompts"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_error(serve: Any, tmp_path: Path, options: list[str], complaint: str) -> None:
+    serve(Slowly())
+    result = run(tmp_path, *options)
+    assert isinstance(result.exception, ConfigError)
+    assert complaint in str(result.exception)
+
+
+def test_two_folders_are_compared(serve: Any, tmp_path: Path) -> None:
+    serve(Slowly())
+    run(tmp_path, "--concurrency", "1")
+    folder = str(tmp_path / "out")
+    result = CliRunner().invoke(app, ["compare", folder, folder])
+    assert result.exit_code == 0, result.output
+    assert "nothing changed" in result.output
+    as_json = CliRunner().invoke(app, ["compare", folder, folder, "-o", "json"])
+    assert json.loads(as_json.output)["verdicts"] == []

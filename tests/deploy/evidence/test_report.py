@@ -1,0 +1,140 @@
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from deploy.evidence.charts import charts
+from deploy.evidence.compare import compare, remarks, render_comparison
+from deploy.evidence.report import render_csv, render_html, render_table
+from deploy.evidence.result import MatrixResult, json_schema, read_result, to_json
+from fleet.errors import ConfigError
+from tests.deploy.evidence.bench import config_of, measure, open_file
+from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
+
+
+def measured(folder: Path, seed: int, base: float) -> MatrixResult:
+    clock = VirtualClock()
+    speculative = SimulatedPath(base=base, noise=0.02, draft=4, acceptance=0.6)
+    fleet = SimulatedFleet(clock, seed, baseline=SimulatedPath(noise=0.02), speculative=speculative)
+    config = config_of(load={"concurrency": [1, 3]}, rounds=5, sampling={"greedy": {"temperature": 0}}, requests=3)
+    return measure(config, fleet, clock, open_file(config, folder / f"{seed}.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> MatrixResult:
+    return measured(tmp_path_factory.mktemp("first"), 1, 0.03)
+
+
+def shown(renderable: object) -> str:
+    screen = io.StringIO()
+    Console(width=200, file=screen).print(renderable)
+    return screen.getvalue()
+
+
+def test_a_report_is_read_again_as_it_was_written(tmp_path: Path, result: MatrixResult) -> None:
+    (tmp_path / "report.json").write_text(to_json(result))
+    assert read_result(tmp_path) == result
+    assert read_result(tmp_path / "report.json") == result
+    assert json.loads(to_json(result))["schema"] == 1
+
+
+def test_the_schema_names_every_field_of_a_report(result: MatrixResult) -> None:
+    schema = json_schema()
+    assert set(schema["properties"]) == set(json.loads(to_json(result)))
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text('{"schema": 1}')
+    with pytest.raises(ConfigError, match="is no report"):
+        read_result(tmp_path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_result(tmp_path / "missing.json")
+
+
+def test_the_html_needs_nothing_from_outside_and_shows_every_cell_and_chart(result: MatrixResult) -> None:
+    page = render_html(result)
+    script = page.index("<script>")
+    head, body = page[:script], page[page.index("</head>") :]
+    assert not re.search(r"(src|href)=", head + body)
+    for cell in result.cells:
+        assert body.count(cell.verdict.reason.replace("'", "&#39;")) >= 1
+    for chart in charts(result):
+        assert f'id="{chart.id}"' in body
+    assert result.recommendation.replace("'", "&#39;") in body
+
+
+def test_nothing_that_a_config_names_can_break_out_of_the_page(result: MatrixResult) -> None:
+    nasty = "</script><script>alert(1)</script>"
+    cells = tuple(replace(cell, candidate=nasty) for cell in result.cells)
+    page = render_html(replace(result, cells=cells, model=nasty, url=nasty))
+    assert "alert(1)</script>" not in page[page.index("</head>") :]
+    assert nasty not in page
+
+
+def test_the_charts_show_what_there_is_and_leave_out_what_there_is_not(result: MatrixResult) -> None:
+    made = {chart.id: chart.figure for chart in charts(result)}
+    assert {"latency-ttft", "latency-tpot", "latency-itl", "latency-e2e", "gain", "acceptance-position"} <= set(made)
+    assert not {"kv", "memory", "step"} & set(made)
+    (line,) = made["gain"]["data"]
+    assert line["x"] == [1, 3]
+    assert line["y"] == [cell.verdict.gain.estimate for cell in result.cells if cell.verdict.gain]
+    assert len(made["latency-tpot"]["data"]) == 4
+
+
+def test_the_csv_has_a_row_for_every_arm_and_condition(result: MatrixResult) -> None:
+    rows = list(csv.DictReader(io.StringIO(render_csv(result))))
+    assert [(row["condition"], row["arm"]) for row in rows] == [
+        ("c1/greedy", "baseline"),
+        ("c1/greedy", "speculative"),
+        ("c3/greedy", "baseline"),
+        ("c3/greedy", "speculative"),
+    ]
+    assert float(rows[1]["tpot_p50"]) < float(rows[0]["tpot_p50"])
+    assert rows[0]["verdict"] == "" != rows[1]["verdict"]
+
+
+def test_the_terminal_shows_each_verdict_and_the_recommendation(result: MatrixResult) -> None:
+    text = shown(render_table(result))
+    for cell in result.cells:
+        assert cell.verdict.decision in text
+    assert "speculative" in text
+
+
+# --- comparing
+
+
+def test_two_runs_of_the_same_differ_by_no_more_than_noise(tmp_path: Path, result: MatrixResult) -> None:
+    comparison = compare(result, measured(tmp_path, 2, 0.03))
+    assert len(comparison.changes) == 6
+    assert all(change.p > comparison.alpha for change in comparison.changes)
+    assert remarks(comparison)[-1] == "nothing changed by more than the noise between rounds"
+
+
+def test_a_candidate_that_became_slower_is_told_from_noise(tmp_path: Path, result: MatrixResult) -> None:
+    slower = measured(tmp_path, 3, 0.08)
+    comparison = compare(result, slower)
+    real = {(change.what, change.cell) for change in comparison.changes if change.p <= comparison.alpha}
+    assert {what for what, _ in real} == {"gain", "candidate"}
+    gains = [change for change in comparison.changes if change.what == "gain"]
+    assert all(change.ratio < 0.6 for change in gains)
+    text = shown(render_comparison(comparison, result.objective))
+    assert "changed" in text
+    assert "within the noise" in text
+    assert any(line.startswith("verdict on speculative, greedy at 1 open: ") for line in remarks(comparison))
+
+
+def test_cells_of_one_run_alone_and_other_settings_are_said(result: MatrixResult) -> None:
+    part = replace(result, cells=result.cells[:1], config=result.config | {"seed": 9})
+    lines = remarks(compare(result, part))
+    assert "only in the first run: speculative, greedy at 3 open" in lines
+    assert "the runs differ in their settings: seed" in lines
+
+
+def test_runs_with_different_objectives_are_not_compared(result: MatrixResult) -> None:
+    with pytest.raises(ConfigError, match="judged by"):
+        compare(result, replace(result, objective="e2e"))
