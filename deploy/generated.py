@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from grpc_tools import protoc
 
 from canary.rollout_diagram import document
 from deploy.dashboard import render_dashboard
+from deploy.evidence.result import json_schema
 from deploy.kuberay import with_serve_config
 from deploy.manifest import render_manifest
 from fleet.config import load_fleet_config
@@ -29,6 +31,7 @@ def generated_files() -> Iterator[tuple[Path, str]]:
     yield service, with_serve_config(service.read_text(), config)
     yield MANIFESTS / "grafana" / "fleet.json", render_dashboard()
     yield ROOT / "docs" / "rollout_states.md", document()
+    yield ROOT / "docs" / "evidence.schema.json", json.dumps(json_schema(), indent=2) + "\n"
     yield from _grpc_code()
 
 

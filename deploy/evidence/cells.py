@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 
 from deploy.evidence.bootstrap import MIN_ROUNDS, Floats, PairedEffect, quantile_ratio
+from deploy.evidence.buckets import bucket_name
 from deploy.evidence.cell_evidence import CellEvidence, Counts, Harm
 from deploy.evidence.config import MatrixConfig
 from deploy.evidence.figures import BAD, ArmFigures, acceptance_figures, arm_figures
@@ -19,9 +20,6 @@ from deploy.evidence.measured import MeasuredRequest
 from deploy.evidence.pairing import LATENCIES, THROUGHPUT, PairedRound, Timed, log_gains, log_ttft_room, only
 from deploy.evidence.result import FEWEST_FOR_P95, CellResult, Gain, RoundMeans, Slice
 from deploy.evidence.verdicts import CellVerdict
-
-PROMPT_EDGES = (256, 1024, 4096, 16384)
-OUTPUT_EDGES = (32, 128, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +160,6 @@ def _slice(kind: str, name: str, rounds: Sequence[PairedRound], config: MatrixCo
         candidate_tpot=_mean([other.timing.tpot for _, other in pairs]),
         acceptance=acceptance_figures([other.request for _, other in pairs]),
     )
-
-
-def bucket_name(prompt_tokens: int, output_tokens: int) -> str:
-    """Such as `prompt ≤1024, output ≤128`."""
-    return f"prompt {_bucket(prompt_tokens, PROMPT_EDGES)}, output {_bucket(output_tokens, OUTPUT_EDGES)}"
-
-
-def _bucket(value: int, edges: Sequence[int]) -> str:
-    return next((f"≤{edge}" for edge in edges if value <= edge), f">{edges[-1]}")
 
 
 def _round_means(cell: Cell, objective: str) -> list[RoundMeans]:

@@ -63,6 +63,33 @@ def matrix(  # noqa: PLR0913 - one argument per option
         raise typer.Exit(ENDED_EARLY)
 
 
+@app.command()
+def capture(  # noqa: PLR0913 - one argument per option
+    upstream: Annotated[str, typer.Option(help="The server that requests are passed on to.")] = DEFAULT_URL,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = 8100,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Ctrl-C ends it earlier.")] = 60.0,
+    per_bucket: Annotated[int, typer.Option(min=1, max=10_000, help="Kept of each length and sampling mode.")] = 50,
+    key: Annotated[str | None, typer.Option(help="Encrypts the file: 'env:NAME' or 'file:PATH'.")] = None,
+    file: Annotated[Path, typer.Option("-o", "--output", help="Replaced by what is captured.")] = Path(
+        "captured.jsonl"
+    ),
+) -> None:
+    """Keep a representative, scrubbed slice of live requests: pass some of your traffic through here for a while."""
+    from deploy.evidence.capture.serve import CapturePlan
+    from deploy.evidence.capture.serve import capture as run_capture
+
+    secret = None if key is None else resolve_secret(key)
+    plan = CapturePlan(upstream, host, port, per_bucket, minutes * 60, file, secret)
+    address = f"http://{host}:{port}"
+    reservoirs = run_capture(
+        plan, lambda: typer.echo(f"pass requests through {address}; Ctrl-C ends and writes {file}")
+    )
+    for bucket, seen in sorted(reservoirs.seen.items()):
+        typer.echo(f"{bucket}: kept {len(reservoirs.kept[bucket])} of {seen}")
+    typer.echo(f"{file}: {sum(map(len, reservoirs.kept.values()))} requests")
+
+
 @app.command(name="compare")
 def compare_command(
     before: Annotated[Path, typer.Argument(help="A result folder, or its report.json.", exists=True)],

@@ -36,6 +36,7 @@ class WorkloadConfig(Section):
     """What is asked."""
 
     prompts: Path | None = Field(None, description="Prompts, ShareGPT or captured requests; None = those shipped.")
+    key: str | None = Field(None, description="Opens encrypted captured requests: 'env:NAME' or 'file:PATH'.")
     lengths: Path | None = Field(None, description="Instead of prompts: a trace whose lengths are met with filler.")
     categories: tuple[str, ...] = Field((), description="Only these; empty means all.")
     max_tokens: int = Field(64, ge=2, le=65536, description="Longest answer; a captured request's own limit is lower.")

@@ -77,7 +77,7 @@ def load_inputs(config: MatrixConfig) -> Inputs:
     if workload.lengths is not None:
         samples = filler_samples(load_trace(workload.lengths), workload.max_prompt_tokens)
     else:
-        samples = load_samples(workload.prompts)
+        samples = load_samples(workload.prompts, None if workload.key is None else resolve_secret(workload.key))
     return Inputs(samples, load_trace(config.load.trace) if config.load.trace is not None else None)
 
 

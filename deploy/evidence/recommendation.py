@@ -32,7 +32,7 @@ def _about(candidate: str, cells: Sequence[CellResult], objective: str) -> str:
             f"{candidate} pays in {len(kept)} of {len(cells)} cells ({_names(kept)}): {what} {_range(kept)}."
         )
     if dropped:
-        sentences.append(f"It costs in {_names(dropped)} ({_range(dropped)}).")
+        sentences.append("It costs in " + "; ".join(f"{_name(cell)} ({cell.verdict.reason})" for cell in dropped) + ".")
     if by_decision[Decision.INCONCLUSIVE]:
         sentences.append(f"Nothing is shown either way in {_names(by_decision[Decision.INCONCLUSIVE])}.")
     if by_decision[Decision.REFUSED]:
@@ -56,12 +56,14 @@ def _advice(candidate: str, kept: int, dropped: int, total: int) -> str:
 
 
 def _names(cells: Sequence[CellResult]) -> str:
-    return ", ".join(f"{cell.sampling} at {cell.level.text}" for cell in cells)
+    return ", ".join(map(_name, cells))
 
 
-def _range(cells: Sequence[CellResult]) -> str:
-    gains = sorted(cell.verdict.gain.estimate for cell in cells if cell.verdict.gain is not None)
-    if not gains:
-        return "for a failed guard"
+def _name(cell: CellResult) -> str:
+    return f"{cell.sampling} at {cell.level.text}"
+
+
+def _range(kept: Sequence[CellResult]) -> str:
+    gains = sorted(cell.verdict.gain.estimate for cell in kept if cell.verdict.gain is not None)
     low, high = f"{gains[0]:.2f}×", f"{gains[-1]:.2f}×"
     return f"{low} as fast" if low == high else f"{low} to {high} as fast"

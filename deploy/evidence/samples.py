@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from deploy.bench.prompts import SHIPPED_PROMPTS, load_prompts
+from deploy.evidence.capture.sealed import opened
 from deploy.evidence.traces import Trace
 from fleet.config import explain
 from fleet.errors import ConfigError
@@ -58,16 +59,17 @@ class _Captured(BaseModel):
     max_tokens: int | None = Field(None, ge=1)
 
 
-def load_samples(path: Path | None) -> Samples:
+def load_samples(path: Path | None, key: str | None = None) -> Samples:
     """The samples of a file, or those shipped with the project.
 
     Known by their first line: `turns` (Spec-Bench and ours; of each only the first turn is asked, as later turns depend
     on the answers), `conversations` (ShareGPT, as JSON lines or one array; the first question), `messages` (captured),
-    else plain text with one prompt per line. Raises `ConfigError` naming what cannot be used.
+    else plain text with one prompt per line. `key` opens an encrypted file of captured requests.
+    Raises `ConfigError` naming what cannot be used.
     """
     path = path or SHIPPED_PROMPTS
     try:
-        text = path.read_text(encoding="utf-8")
+        text = opened(path, path.read_bytes(), key).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read prompts from {path}: {error}") from error
     if not text.lstrip().startswith(("{", "[")):

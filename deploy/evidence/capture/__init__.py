@@ -1,0 +1,1 @@
+"""How is a representative slice of live requests kept, without keeping what is nobody's business?"""
