@@ -78,7 +78,7 @@ class ApiClient:
             reply.outcome = Outcome.SHED if is_full else answer.outcome()
         except httpx.TimeoutException:
             reply.outcome, answer.error = Outcome.TIMED_OUT, "no answer in time"
-        except (httpx.TransportError, ValueError) as error:
+        except (httpx.RequestError, ValueError) as error:
             reply.outcome, answer.error = Outcome.FAILED, f"{type(error).__name__}: {error}"
             reply.is_unreachable = isinstance(error, httpx.ConnectError)
 

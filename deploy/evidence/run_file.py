@@ -63,14 +63,18 @@ class RunFile:
     def open(cls, path: Path, header: Header) -> Self:
         """A new file, or the one that a run of the same header (but for its date) left.
 
-        A last line that was cut off in mid-write is dropped. Raises `ConfigError` where the file is of another run.
+        A last line that was cut off in mid-write is dropped. Raises `ConfigError` where the file is of another run or
+        cannot be written.
         """
-        lines = _read(path)
-        if not lines:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            run = cls(path, header, [], [])
-            run._append(header)
-            return run
+        try:
+            lines = _read(path)
+            if not lines:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                run = cls(path, header, [], [])
+                run._append(header)
+                return run
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
         found = lines[0]
         if not isinstance(found, Header) or _identity(found) != _identity(header):
             raise ConfigError(

@@ -54,7 +54,7 @@ class LocalMemory:
         replicas = [replica for item in paths if item["path"] == path for replica in item["replicas"]]
         found = []
         for pid in [pid for replica in replicas for pid in (replica["pid"], replica["draft_pid"]) if pid]:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error):
                 found.append(psutil.Process(pid))
         return found
 
@@ -88,7 +88,7 @@ class MetricsProbe:
     async def _look(self, path: str, processes: Sequence[psutil.Process]) -> _Look:
         try:
             response = await self._http.get("/metrics", headers=self._headers)
-        except httpx.TransportError:
+        except httpx.RequestError:
             return _Look({}, None)
         text = response.text if response.is_success else ""
         return _Look(samples_of(path, text), _resident(processes))
@@ -146,6 +146,6 @@ def _mean_of_positive(values: Iterable[float]) -> float:
 def _resident(processes: Sequence[psutil.Process]) -> int | None:
     sizes = []
     for process in processes:
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             sizes.append(int(process.memory_info().rss))
     return sum(sizes) if sizes else None

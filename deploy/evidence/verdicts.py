@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect, holm
@@ -70,8 +70,8 @@ class _Claims:
     more_degenerate: float = 1.0
 
 
-_OBJECTIVE_CLAIMS = 2
-"""The first claims are about the objective; the others are about guards."""
+_FAMILIES = (("better", "worse"), ("ttft_worse", "throughput_worse", "more_bad", "more_degenerate"))
+"""Claims about the objective, and about guards: each family has its own chance alpha of any false claim."""
 
 
 def judge_cells(cells: Sequence[CellEvidence], rules: JudgeConfig, seed: int) -> list[CellVerdict]:
@@ -129,15 +129,13 @@ def _claims(cell: CellEvidence, effects: _Effects, rules: JudgeConfig) -> _Claim
 
 def _corrected(raw: Sequence[_Claims], counted: Sequence[bool]) -> list[_Claims]:
     """The claims with Holm's correction, within the objective's family and within the guards'."""
-    table = [astuple(claims) for claims in raw]
-    width = len(table[0]) if table else 0
-    families = (range(_OBJECTIVE_CLAIMS), range(_OBJECTIVE_CLAIMS, width))
-    fixed = [list(row) for row in table]
-    for family in families:
-        places = [(row, column) for row, counts in enumerate(counted) if counts for column in family]
-        for (row, column), p in zip(places, holm([table[row][column] for row, column in places]), strict=True):
-            fixed[row][column] = p
-    return [_Claims(*row) for row in fixed]
+    fixed = list(raw)
+    for family in _FAMILIES:
+        places = [(row, name) for row, counts in enumerate(counted) if counts for name in family]
+        adjusted = holm([getattr(raw[row], name) for row, name in places])
+        for (row, name), p in zip(places, adjusted, strict=True):
+            fixed[row] = replace(fixed[row], **{name: p})
+    return fixed
 
 
 def _refused(effects: _Effects, reason: str) -> CellVerdict:

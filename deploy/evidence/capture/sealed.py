@@ -20,16 +20,22 @@ SHORTEST_KEY = 16
 
 
 def write_slice(path: Path, requests: Iterable[CapturedRequest], key: str | None) -> None:
-    """Replace the file, readable by its owner alone; with a key it is encrypted and authenticated (Fernet)."""
+    """Replace the file, readable by its owner alone; with a key it is encrypted and authenticated (Fernet).
+
+    Raises `ConfigError` where the key is too short or the file cannot be written.
+    """
     content = "".join(dumps(asdict(request), ensure_ascii=False) + "\n" for request in requests).encode()
     if key is not None:
         content = MAGIC + _cipher(key).encrypt(content)
     draft = path.with_name(path.name + ".part")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def opened(path: Path, content: bytes, key: str | None) -> bytes:

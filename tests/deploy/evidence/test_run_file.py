@@ -95,3 +95,9 @@ def test_the_time_left_is_what_the_same_conditions_took(tmp_path: Path) -> None:
     file.add_block(BLOCK)
     file.add_block(replace(BLOCK, condition="c8/greedy", seconds=9.0))
     assert seconds_left(["c1/greedy", "c8/greedy", "never seen"], file) == pytest.approx(3.0 + 9.0 + 6.0)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write"):
+        RunFile.open(tmp_path / "file" / "run.jsonl", HEADER)
