@@ -10,6 +10,7 @@ from rich.console import Console
 
 from deploy.evidence.charts import charts
 from deploy.evidence.compare import compare, remarks, render_comparison
+from deploy.evidence.measured import ServerFigures
 from deploy.evidence.report import render_csv, render_html, render_table
 from deploy.evidence.result import MatrixResult, json_schema, read_result, to_json
 from fleet.errors import ConfigError
@@ -138,3 +139,26 @@ def test_cells_of_one_run_alone_and_other_settings_are_said(result: MatrixResult
 def test_runs_with_different_objectives_are_not_compared(result: MatrixResult) -> None:
     with pytest.raises(ConfigError, match="judged by"):
         compare(result, replace(result, objective="e2e"))
+
+
+def test_every_chart_is_one_that_plotly_knows(result: MatrixResult) -> None:
+    from plotly.graph_objects import Figure  # takes a second to import
+
+    for chart in charts(with_server_figures(result)):
+        Figure(chart.figure)  # raises on an unknown property or a value of the wrong kind
+    assert {"kv", "memory", "step"} <= {chart.id for chart in charts(with_server_figures(result))}
+
+
+def with_server_figures(result: MatrixResult) -> MatrixResult:
+    known = ServerFigures(
+        kv_usage=0.5, preemptions=0, draft_seconds=0.01, verify_seconds=0.03, wire_seconds=0.001, memory_bytes=2**30
+    )
+    cells = tuple(
+        replace(
+            cell,
+            baseline_figures=replace(cell.baseline_figures, server=known),
+            candidate_figures=replace(cell.candidate_figures, server=known),
+        )
+        for cell in result.cells
+    )
+    return replace(result, cells=cells)
