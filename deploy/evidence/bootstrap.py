@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import t
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 4_999
 QUANTILE_RESAMPLES = 499
 MIN_ROUNDS = 5
 """With fewer paired rounds no claim is made."""
+MOST_ROUNDS = 200
+"""More are not worth proposing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,18 @@ class PairedEffect:
             return 1.0 / (RESAMPLES + 1)
         beyond = int(np.count_nonzero(side * self._t >= distance / self.standard_error))
         return (1 + beyond) / (RESAMPLES + 1)
+
+
+def rounds_needed(effect: PairedEffect, distance: float, alpha: float) -> int | None:
+    """How many rounds would claim an effect `distance` off its bound at level alpha with 80 % power.
+
+    By the t-test for rounds that spread like those seen; None where more than `MOST_ROUNDS` would be needed.
+    """
+    spread = effect.standard_error * math.sqrt(effect.rounds)
+    counts = np.arange(effect.rounds + 1, MOST_ROUNDS + 1)
+    reach = t.ppf(1 - alpha, counts - 1) + t.ppf(0.8, counts - 1)
+    enough = counts[abs(distance) * np.sqrt(counts) >= reach * spread]
+    return int(enough[0]) if len(enough) else None
 
 
 def quantile_ratio(above: Sequence[Floats], below: Sequence[Floats], q: float, seed: int) -> Interval | None:

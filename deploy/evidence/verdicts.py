@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect, holm
+from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect, holm, rounds_needed
 from deploy.evidence.cell_evidence import CellEvidence
 from deploy.evidence.config import JudgeConfig
 from deploy.evidence.guards import (
@@ -20,9 +20,6 @@ from deploy.evidence.guards import (
     throughput_guard,
     ttft_guard,
 )
-
-POWER_Z = 0.84
-"""Normal quantile of 80 % power."""
 
 
 class Decision(StrEnum):
@@ -87,8 +84,9 @@ def judge_cells(cells: Sequence[CellEvidence], rules: JudgeConfig, seed: int) ->
         for cell, effect, refusal in zip(cells, effects, refusals, strict=True)
     ]
     corrected = _corrected(raw, [refusal is None for refusal in refusals])
+    strictest = rules.alpha / (len(_FAMILIES[0]) * max(1, refusals.count(None)))
     return [
-        _refused(effect, refusal) if refusal else _judge(cell, effect, claims, rules)
+        _refused(effect, refusal) if refusal else _judge(cell, effect, claims, rules, strictest)
         for cell, effect, refusal, claims in zip(cells, effects, refusals, corrected, strict=True)
     ]
 
@@ -143,45 +141,46 @@ def _refused(effects: _Effects, reason: str) -> CellVerdict:
     return CellVerdict(Decision.REFUSED, reason, gain, None, None, ())
 
 
-def _judge(cell: CellEvidence, effects: _Effects, claims: _Claims, rules: JudgeConfig) -> CellVerdict:
+def _judge(cell: CellEvidence, effects: _Effects, claims: _Claims, rules: JudgeConfig, strictest: float) -> CellVerdict:
     guards = (
         ttft_guard(effects.ttft, effects.ttft_room, claims.ttft_worse, rules),
         *((throughput_guard(effects.throughput, claims.throughput_worse, rules),) if cell.throughput else ()),
         *count_guards(cell, rules, claims.more_bad, claims.more_degenerate),
         *fact_guards(cell, rules),
     )
-    decision, reason = _decide(effects.objective, claims, guards, rules, len(cell.objective))
+    decision, reason = _decide(effects.objective, claims, guards, rules, strictest)
     gain = None if effects.objective is None else effects.objective.ratio()
     return CellVerdict(decision, reason, gain, claims.better, claims.worse, guards)
 
 
 def _decide(
-    effect: PairedEffect | None, claims: _Claims, guards: Sequence[Guard], rules: JudgeConfig, rounds: int
+    effect: PairedEffect | None, claims: _Claims, guards: Sequence[Guard], rules: JudgeConfig, strictest: float
 ) -> tuple[Decision, str]:
+    """`strictest`: the level at which Holm tests the first of all claims about the objective."""
     failed = [guard.text for guard in guards if guard.state is GuardState.FAILS]
     if failed:
         return Decision.DROP, "worse: " + "; ".join(failed)
     if effect is None:
-        return Decision.INCONCLUSIVE, f"{rounds} rounds are too few to claim anything; {MIN_ROUNDS} are the least"
+        return Decision.INCONCLUSIVE, f"less than {MIN_ROUNDS} rounds are too few to claim anything"
     seen = effect.ratio()
     measured = f"{seen.estimate:.2f}× (95 % {seen.low:.2f} – {seen.high:.2f})"
     if claims.worse <= rules.alpha:
         return Decision.DROP, f"slower: {measured}"
     if claims.better > rules.alpha:
-        return Decision.INCONCLUSIVE, f"{measured}: " + _what_is_missing(effect, rules)
+        return Decision.INCONCLUSIVE, f"{measured}: {_what_is_missing(effect, rules, strictest)}"
     withheld = [guard.text for guard in guards if guard.state is GuardState.NOT_SHOWN]
     if withheld:
         return Decision.INCONCLUSIVE, f"faster, {measured}, but not shown to be harmless: " + "; ".join(withheld)
     return Decision.KEEP, f"faster: {measured}"
 
 
-def _what_is_missing(effect: PairedEffect, rules: JudgeConfig) -> str:
+def _what_is_missing(effect: PairedEffect, rules: JudgeConfig, strictest: float) -> str:
     """What would turn an inconclusive objective into a claim."""
     least = math.log1p(rules.min_effect)
     if 0.0 <= effect.mean <= least:
         return f"no loss is shown, and a gain above {rules.min_effect:.0%} is not in sight"
     distance = effect.mean - least if effect.mean > least else effect.mean
-    spread = effect.standard_error * math.sqrt(effect.rounds)
-    # Roughly: the t that Holm's first step asks for is near 3.
-    needed = math.ceil(((3.0 + POWER_Z) * spread / distance) ** 2)
-    return f"too few rounds; if it stays like this, about {max(needed, effect.rounds + 1)} in all would tell"
+    needed = rounds_needed(effect, distance, strictest)
+    if needed is None:
+        return "too close to call with any sensible number of rounds"
+    return f"too few rounds among so many cells; if it stays like this, about {needed} would tell"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.evidence.bootstrap import PairedEffect, holm, quantile_ratio
+from deploy.evidence.bootstrap import PairedEffect, holm, quantile_ratio, rounds_needed
 
 
 @pytest.mark.parametrize("kind", ["normal", "skewed"])
@@ -93,3 +93,14 @@ def test_intervals_are_finite_from_five_rounds_on() -> None:
     for values in itertools.islice(itertools.permutations([0.0, 0.1, 0.2, 0.3, 5.0]), 3):
         seen = PairedEffect(values, 1).ratio()
         assert 0 < seen.low < seen.estimate < seen.high < math.inf
+
+
+def test_as_many_rounds_as_are_proposed_do_tell_four_times_out_of_five() -> None:
+    draws = np.random.default_rng(4)
+    seen = PairedEffect([0.02, 0.14, 0.08, -0.02, 0.18], 0)  # mean 0.08, standard deviation 0.083
+    needed = rounds_needed(seen, seen.mean, alpha=0.01)
+    assert needed is not None
+    assert 10 <= needed <= 25
+    told = sum(PairedEffect(draws.normal(0.08, 0.083, needed).tolist(), n).p_above(0.0) <= 0.01 for n in range(200))
+    assert 0.68 <= told / 200 <= 0.92
+    assert rounds_needed(seen, 0.0001, alpha=0.01) is None
