@@ -10,6 +10,7 @@ from deploy.evidence.figures import QUANTILES, ArmFigures
 from deploy.evidence.result import CellResult, MatrixResult
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#97bbf5", "#a463f2", "#3ca951")
+BASELINE_COLOUR = "#777777"
 LATENCY_TITLES = {
     "ttft": "Time to first token (prefill and queue)",
     "tpot": "Time per output token (decode), one value per request",
@@ -19,44 +20,83 @@ LATENCY_TITLES = {
 
 Figure = dict[str, Any]
 
+_PANEL_LAYOUT: Figure = {
+    "xaxis": {"type": "log", "tickangle": 0, "nticks": 6},
+    "yaxis": {"tickformat": ".0%"},
+    "margin": {"t": 10, "r": 10, "l": 45, "b": 30},
+    "legend": {"x": 0.98, "y": 0.02, "xanchor": "right", "yanchor": "bottom", "bgcolor": "rgba(255,255,255,0.7)"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture."""
+
+    id: str
+    caption: str
+    figure: Figure
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture with what it shows."""
+    """One heading with what it shows, in one or several panels."""
 
-    id: str
     title: str
     note: str
-    figure: Figure
+    panels: tuple[Panel, ...]
+
+    @classmethod
+    def single(cls, name: str, title: str, note: str, figure: Figure) -> Chart:
+        """Without a panel where there is nothing to show."""
+        return cls(title, note, (Panel(name, "", figure),) if figure["data"] else ())
 
 
 def charts(result: MatrixResult) -> list[Chart]:
     """The pictures for which there is something to show."""
     made = (
-        *(_latency(result, metric, title) for metric, title in LATENCY_TITLES.items()),
         _gain_by_load(result),
+        *(_latency(result, metric, title) for metric, title in LATENCY_TITLES.items()),
         _acceptance_by_position(result),
         _acceptance_by_slice(result),
         _step_time(result),
         _kv(result),
         _memory(result),
     )
-    return [chart for chart in made if chart.figure["data"]]
+    return [chart for chart in made if chart.panels]
 
 
 def _latency(result: MatrixResult, metric: str, title: str) -> Chart:
-    """One curve per path and condition: which share of the values is below x."""
-    traces = []
-    for number, (name, arm, is_baseline) in enumerate(_arms(result.cells)):
-        if values := arm.distributions.get(metric):
-            line = {"color": COLOURS[number % len(COLOURS)], "dash": "dot" if is_baseline else "solid"}
-            x = [value * 1000 for value in values]
-            traces.append(
-                {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": QUANTILES.tolist(), "line": line}
+    """A panel per condition, a curve per path: which share of the values is below x."""
+    panels = []
+    for number, condition in enumerate(dict.fromkeys(cell.condition for cell in result.cells)):
+        cells = [cell for cell in result.cells if cell.condition == condition]
+        arms = [
+            (result.baseline, cells[0].baseline_figures),
+            *((cell.candidate, cell.candidate_figures) for cell in cells),
+        ]
+        traces = [
+            _curve(
+                name, arm.distributions[metric], BASELINE_COLOUR if place == 0 else COLOURS[(place - 1) % len(COLOURS)]
             )
-    note = "Share of the values at or below x. The baseline is dotted; further left is faster."
-    layout = {"xaxis": {"title": {"text": "ms"}, "type": "log"}, "yaxis": {"tickformat": ".0%"}}
-    return Chart(f"latency-{metric}", title, note, {"data": traces, "layout": layout})
+            for place, (name, arm) in enumerate(arms)
+            if metric in arm.distributions
+        ]
+        if traces:
+            figure = {"data": traces, "layout": _PANEL_LAYOUT}
+            panels.append(Panel(f"latency-{metric}-{number}", f"{_condition(cells[0])}, ms", figure))
+    return Chart(title, "Share of the values at or below x; further left is faster.", tuple(panels))
+
+
+def _curve(name: str, values: Sequence[float], colour: str) -> Figure:
+    x = [value * 1000 for value in values]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x,
+        "y": QUANTILES.tolist(),
+        "line": {"color": colour},
+    }
 
 
 def _gain_by_load(result: MatrixResult) -> Chart:
@@ -78,7 +118,7 @@ def _gain_by_load(result: MatrixResult) -> Chart:
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"dash": "dot"}}],
     }
     note = f"Gain in {result.objective} with its 95 % interval; below 1 the candidate is slower."
-    return Chart("gain", "Speed-up against concurrency", note, {"data": traces, "layout": layout})
+    return Chart.single("gain", "Speed-up against concurrency", note, {"data": traces, "layout": layout})
 
 
 def _gain_line(name: str, cells: Sequence[CellResult], colour: str) -> Figure:
@@ -117,7 +157,7 @@ def _acceptance_by_position(result: MatrixResult) -> Chart:
         "yaxis": {"tickformat": ".0%", "range": [0, 1]},
     }
     note = "Share of the verify rounds that accepted the draft up to this token."
-    return Chart("acceptance-position", "Acceptance by position", note, {"data": traces, "layout": layout})
+    return Chart.single("acceptance-position", "Acceptance by position", note, {"data": traces, "layout": layout})
 
 
 def _acceptance_by_slice(result: MatrixResult) -> Chart:
@@ -131,12 +171,14 @@ def _acceptance_by_slice(result: MatrixResult) -> Chart:
             traces.append({"type": "bar", "name": name, "x": x, "y": y, "marker": colour})
     note = "Accepted/drafted, by the lengths of prompt and answer in tokens, and by category."
     layout = {"barmode": "group", "yaxis": {"tickformat": ".0%", "range": [0, 1]}}
-    return Chart("acceptance-slice", "Acceptance by bucket and category", note, {"data": traces, "layout": layout})
+    return Chart.single(
+        "acceptance-slice", "Acceptance by bucket and category", note, {"data": traces, "layout": layout}
+    )
 
 
 def _step_time(result: MatrixResult) -> Chart:
     """Draft and wire are per round, verify per target step: stacked, what one speculative step waits for."""
-    arms = [(name, arm.server) for name, arm, _ in _arms(result.cells) if arm.server.verify_seconds]
+    arms = [(name, arm.server) for name, arm in _arms(result.cells) if arm.server.verify_seconds]
     parts = (("draft", "draft_seconds"), ("wire", "wire_seconds"), ("verify", "verify_seconds"))
     traces = [
         {
@@ -151,32 +193,32 @@ def _step_time(result: MatrixResult) -> Chart:
     ]
     note = "Mean per round as the workers report it. The target's step holds its forward pass and the accepting."
     layout = {"barmode": "stack", "yaxis": {"title": {"text": "ms"}}}
-    return Chart("step", "Where a step's time goes", note, {"data": traces, "layout": layout})
+    return Chart.single("step", "Where a step's time goes", note, {"data": traces, "layout": layout})
 
 
 def _kv(result: MatrixResult) -> Chart:
-    arms = [(name, arm.server.kv_usage) for name, arm, _ in _arms(result.cells) if arm.server.kv_usage is not None]
+    arms = [(name, arm.server.kv_usage) for name, arm in _arms(result.cells) if arm.server.kv_usage is not None]
     traces = [{"type": "bar", "x": [name for name, _ in arms], "y": [usage for _, usage in arms]}] if arms else []
     layout = {"yaxis": {"tickformat": ".0%", "range": [0, 1]}}
-    return Chart("kv", "KV cache in use at most", "Looked at once a second.", {"data": traces, "layout": layout})
+    return Chart.single("kv", "KV cache in use at most", "Looked at once a second.", {"data": traces, "layout": layout})
 
 
 def _memory(result: MatrixResult) -> Chart:
-    arms = [(name, arm.server.memory_bytes) for name, arm, _ in _arms(result.cells) if arm.server.memory_bytes]
+    arms = [(name, arm.server.memory_bytes) for name, arm in _arms(result.cells) if arm.server.memory_bytes]
     sizes = [(size or 0) / 2**30 for _, size in arms]
     traces = [{"type": "bar", "x": [name for name, _ in arms], "y": sizes}] if arms else []
     note = "Resident memory of the path's processes on this machine, target and draft together."
-    return Chart("memory", "Memory", note, {"data": traces, "layout": {"yaxis": {"title": {"text": "GiB"}}}})
+    return Chart.single("memory", "Memory", note, {"data": traces, "layout": {"yaxis": {"title": {"text": "GiB"}}}})
 
 
-def _arms(cells: Iterable[CellResult]) -> Iterator[tuple[str, ArmFigures, bool]]:
-    """Every arm under every condition once, with its name and whether it is the baseline."""
+def _arms(cells: Iterable[CellResult]) -> Iterator[tuple[str, ArmFigures]]:
+    """Every arm under every condition once, with its name."""
     seen = set()
     for cell in cells:
         if cell.condition not in seen:
             seen.add(cell.condition)
-            yield f"baseline, {_condition(cell)}", cell.baseline_figures, True
-        yield f"{cell.candidate}, {_condition(cell)}", cell.candidate_figures, False
+            yield f"baseline, {_condition(cell)}", cell.baseline_figures
+        yield f"{cell.candidate}, {_condition(cell)}", cell.candidate_figures
 
 
 def _lines(cells: Iterable[CellResult]) -> list[tuple[str, str]]:

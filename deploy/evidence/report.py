@@ -51,7 +51,7 @@ def render_html(result: MatrixResult) -> str:
     )
     pictures = charts(result)
     levels = list(dict.fromkeys(cell.level.text for cell in result.cells))
-    figures = {chart.id: chart.figure for chart in pictures}
+    figures = {panel.id: panel.figure for chart in pictures for panel in chart.panels}
     return template.render(
         result=result,
         created=f"{datetime.fromtimestamp(result.created, UTC):%Y-%m-%d %H:%M} UTC",

@@ -158,12 +158,13 @@ def _decide(
 ) -> tuple[Decision, str]:
     """`strictest`: the level at which Holm tests the first of all claims about the objective."""
     failed = [guard.text for guard in guards if guard.state is GuardState.FAILS]
-    if failed:
-        return Decision.DROP, "worse: " + "; ".join(failed)
     if effect is None:
-        return Decision.INCONCLUSIVE, f"less than {MIN_ROUNDS} rounds are too few to claim anything"
+        few = f"less than {MIN_ROUNDS} rounds are too few to claim anything"
+        return (Decision.DROP, "worse: " + "; ".join(failed)) if failed else (Decision.INCONCLUSIVE, few)
     seen = effect.ratio()
     measured = f"{seen.estimate:.2f}× (95 % {seen.low:.2f} – {seen.high:.2f})"
+    if failed:
+        return Decision.DROP, f"worse: {'; '.join(failed)}, at {measured}"
     if claims.worse <= rules.alpha:
         return Decision.DROP, f"slower: {measured}"
     if claims.better > rules.alpha:

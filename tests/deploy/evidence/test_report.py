@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -29,6 +30,10 @@ def measured(folder: Path, seed: int, base: float) -> MatrixResult:
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> MatrixResult:
     return measured(tmp_path_factory.mktemp("first"), 1, 0.03)
+
+
+def figures(result: MatrixResult) -> dict[str, Any]:
+    return {panel.id: panel.figure for chart in charts(result) for panel in chart.panels}
 
 
 def shown(renderable: object) -> str:
@@ -64,8 +69,8 @@ def test_the_html_needs_nothing_from_outside_and_shows_every_cell_and_chart(resu
     assert not re.search(r"(src|href)=", head + body)
     for cell in result.cells:
         assert body.count(cell.verdict.reason.replace("'", "&#39;")) >= 1
-    for chart in charts(result):
-        assert f'id="{chart.id}"' in body
+    for name in figures(result):
+        assert f'id="{name}"' in body
     assert result.recommendation.replace("'", "&#39;") in body
 
 
@@ -78,13 +83,13 @@ def test_nothing_that_a_config_names_can_break_out_of_the_page(result: MatrixRes
 
 
 def test_the_charts_show_what_there_is_and_leave_out_what_there_is_not(result: MatrixResult) -> None:
-    made = {chart.id: chart.figure for chart in charts(result)}
-    assert {"latency-ttft", "latency-tpot", "latency-itl", "latency-e2e", "gain", "acceptance-position"} <= set(made)
-    assert not {"kv", "memory", "step"} & set(made)
+    made = figures(result)
+    latencies = {f"latency-{metric}-{number}" for metric in ("ttft", "tpot", "itl", "e2e") for number in (0, 1)}
+    assert latencies | {"gain", "acceptance-position", "acceptance-slice"} == set(made)
     (line,) = made["gain"]["data"]
     assert line["x"] == [1, 3]
     assert line["y"] == [cell.verdict.gain.estimate for cell in result.cells if cell.verdict.gain]
-    assert len(made["latency-tpot"]["data"]) == 4
+    assert [curve["name"] for curve in made["latency-tpot-0"]["data"]] == ["baseline", "speculative"]
 
 
 def test_the_csv_has_a_row_for_every_arm_and_condition(result: MatrixResult) -> None:
@@ -144,9 +149,10 @@ def test_runs_with_different_objectives_are_not_compared(result: MatrixResult) -
 def test_every_chart_is_one_that_plotly_knows(result: MatrixResult) -> None:
     from plotly.graph_objects import Figure  # takes a second to import
 
-    for chart in charts(with_server_figures(result)):
-        Figure(chart.figure)  # raises on an unknown property or a value of the wrong kind
-    assert {"kv", "memory", "step"} <= {chart.id for chart in charts(with_server_figures(result))}
+    made = figures(with_server_figures(result))
+    for figure in made.values():
+        Figure(figure)  # raises on an unknown property or a value of the wrong kind
+    assert {"kv", "memory", "step"} <= set(made)
 
 
 def with_server_figures(result: MatrixResult) -> MatrixResult:
