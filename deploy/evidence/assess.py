@@ -40,6 +40,7 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
         model=facts.model,
         baseline=config.baseline,
         objective=config.judge.objective,
+        alpha=config.judge.alpha,
         config=config.model_dump(mode="json"),
         rounds_done=done,
         rounds_planned=config.rounds,

@@ -84,7 +84,7 @@ def compare(before: MatrixResult, after: MatrixResult) -> Comparison:
         settings=tuple(
             sorted(key for key in before.config | after.config if before.config.get(key) != after.config.get(key))
         ),
-        alpha=max(before.config["judge"]["alpha"], after.config["judge"]["alpha"]),
+        alpha=max(before.alpha, after.alpha),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -121,7 +122,7 @@ class MatrixConfig(Section):
         return self
 
 
-def parse_matrix(value: dict[str, Any], where: str) -> MatrixConfig:
+def parse_matrix(value: Mapping[str, Any], where: str) -> MatrixConfig:
     """The config, or a `ConfigError` with every wrong key."""
     try:
         return MatrixConfig.model_validate(value)

@@ -88,6 +88,8 @@ class MatrixResult:
     model: str
     baseline: str
     objective: str
+    alpha: float
+    """Chance of any false claim about the objective, over all cells; and of any false failure of a guard."""
     config: dict[str, Any]
     rounds_done: int
     rounds_planned: int
