@@ -114,3 +114,14 @@ def test_two_folders_are_compared(serve: Any, tmp_path: Path) -> None:
     assert "nothing changed" in result.output
     as_json = CliRunner().invoke(app, ["compare", folder, folder, "-o", "json"])
     assert json.loads(as_json.output)["verdicts"] == []
+
+
+def test_a_run_that_measured_nothing_still_ends_with_a_report_and_no_advice_to_roll_out(
+    serve: Any, tmp_path: Path
+) -> None:
+    serve(Slowly(last=2))
+    result = run(tmp_path, "--concurrency", "1")
+    assert result.exit_code == ENDED_EARLY
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["cells"], report["rounds_done"]) == ([], 0)
+    assert report["recommendation"] == "The run ended after 0 of 1 rounds, so take this as a first look."
