@@ -113,6 +113,9 @@ def figures_of(looks: Sequence[_Look]) -> ServerFigures:
     memory = [look.memory_bytes for look in looks if look.memory_bytes is not None]
     counted = {field: _increase(scrapes, name) for field, name in COUNTERS.items()}
     times = {field: _over(scrapes, name, _mean_of_positive) for field, name in TIMES.items()}
+    if counted["rounds"] == 0:
+        # The gauges still show the last round of long ago.
+        times["draft_seconds"] = times["wire_seconds"] = None
     return ServerFigures(
         kv_usage=_over(scrapes, KV_USAGE, max),
         preemptions=counted["preemptions"],

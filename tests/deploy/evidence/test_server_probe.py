@@ -50,3 +50,9 @@ def test_a_server_without_metrics_leaves_the_figures_unknown() -> None:
 def test_a_server_that_knows_no_paths_is_read_as_a_whole() -> None:
     text = 'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
     assert samples_of("any", text) == {"vllm:kv_cache_usage_perc": 0.75}
+
+
+def test_the_time_of_a_draft_that_was_not_made_is_unknown_though_its_gauge_stands() -> None:
+    figures = watch([scrape(0, 10, 0.1, 0.004)] * 4, seconds=1.5)
+    assert figures.rounds == 0
+    assert figures.draft_seconds is None
