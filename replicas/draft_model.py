@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from replicas.draft_engine import DraftEngine
 from replicas.engine.decoder_config import load_config
 from replicas.engine.model import Model, kv_bytes_per_token, load_model
 from replicas.engine.sampling import Sampler
+from replicas.engine.weights import SHARES_EMBEDDING
 from replicas.memory_check import GIB, check_memory
 from replicas.model_store import resolve_model
 from replicas.speculation.draft_session import DraftLimits
@@ -43,9 +45,10 @@ def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: Engi
         torch.set_num_threads(speculative.draft_threads)
     chosen = target if speculative.model is None else ModelConfig(model=speculative.model, dtype=target.dtype)
     folder = resolve_model(chosen, logger.info)
-    tokenizer = Tokenizer.load(folder)
+    lender = resolve_model(target, logger.info) if shares_embedding(folder) else None
+    tokenizer = Tokenizer.load(lender or folder)
     try:
-        model = _load_model(folder, target, speculative, engine)
+        model = _load_model(folder, lender, target, speculative, engine)
     except OutOfMemory as error:
         raise ConfigError(f"the draft {chosen.model} does not fit into memory: {error}") from error
     vocab_size = min(model.vocab_size, tokenizer.vocab_size)
@@ -67,7 +70,17 @@ def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: Engi
     return Draft(DraftEngine(model, Sampler(vocab_size, tokenizer.eos_token_ids)), hello, limits)
 
 
-def _load_model(folder: Path, target: ModelConfig, speculative: SpeculativeConfig, engine: EngineConfig) -> Model:
+def shares_embedding(folder: Path) -> bool:
+    """Whether the draft was trained to use its target's embedding, head and tokenizer, and stores none of them."""
+    try:
+        return json.loads((folder / "config.json").read_bytes()).get(SHARES_EMBEDDING) is True
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder} holds no usable model config: {error}") from error
+
+
+def _load_model(
+    folder: Path, lender: Path | None, target: ModelConfig, speculative: SpeculativeConfig, engine: EngineConfig
+) -> Model:
     """The model with a cache for all sequences that the target may run, within the engine's budget."""
     config = load_config(folder, layers=speculative.layers)
     device = _device(speculative.draft_device)
@@ -84,6 +97,7 @@ def _load_model(folder: Path, target: ModelConfig, speculative: SpeculativeConfi
         kv_tokens=kv_tokens,
         layers=speculative.layers,
         max_model_len=max_model_len,
+        lender=lender,
     )
 
 

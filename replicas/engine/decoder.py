@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,7 +69,13 @@ class Decoder:
         """Logits float32 `[rows, vocab]` of final hidden states `[rows, hidden]` in the compute dtype."""
         logits = self._weights.head(hidden).float()
         cap = self.config.logit_softcap
-        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+        if cap is not None:
+            logits = logits.div_(cap).tanh_().mul_(cap)
+        ids = self._weights.head_ids
+        if ids is None:
+            return logits
+        everywhere = logits.new_full((len(logits), self.config.vocab_size), -math.inf)
+        return everywhere.index_copy_(1, ids, logits)
 
     def _tap(self, tapped: Tensor, index: int, state: Tensor) -> None:
         for place, tap in enumerate(self._taps):

@@ -142,11 +142,13 @@ def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)
     layers: int | None = None,
     max_model_len: int | None = None,
     taps: tuple[int, ...] = (),
+    lender: Path | None = None,
 ) -> DecoderModel:
     """The model in a Hugging Face folder, with `layers` only its first layers, final norm and head.
 
     `dtype` is bfloat16 or float32, `device` cpu or cuda. `taps` names the states that become features, 0 to n: `i`
     is the residual stream that enters layer `i`, the number of layers n the last state after the final norm.
+    `lender` is the folder of the target whose embedding and head a trained draft uses.
     Raises ConfigError where the architecture, a tensor or a size does not fit, OutOfMemory where weights or arena
     do not.
     """
@@ -157,7 +159,7 @@ def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)
         raise ConfigError(f"there is no state {unknown[0]} to tap: the model has {config.num_hidden_layers} layers")
     target = torch.device(device)
     with torch.inference_mode(), allocation_failures():
-        with Checkpoint(folder, compute_dtype(dtype, target), target) as checkpoint:
+        with Checkpoint(folder, compute_dtype(dtype, target), target, lender) as checkpoint:
             decoder = Decoder(config, load_weights(checkpoint, config), taps)
         return DecoderModel(decoder, kv_tokens=kv_tokens, max_model_len=limit)
 

@@ -21,6 +21,10 @@ from replicas.engine.rope import pair_channels
 
 INDEX = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+DRAFT_TO_TARGET = "d2t"
+"""Of a draft whose head has rows for the most frequent tokens only: what to add to a row's number for its token id."""
+SHARES_EMBEDDING = "shares_target_embedding"
+"""In the config of a draft that stores neither embedding nor head, because they are its target's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +54,27 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     head: Linear
+    head_ids: Tensor | None
+    """Token ids that the head's rows are for, int64; None where it has one for each."""
 
 
 class Checkpoint:
     """The tensors in a folder's safetensors files, in one dtype on one device. A context manager."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, lender: Path | None = None) -> None:
+        """`lender`: the folder whose embedding and head are used."""
         self._folder = folder
+        self._lender = lender
         self._dtype = dtype
         self._device = device
         self._open = ExitStack()
         self._files: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        for path in _weight_files(self._folder):
-            try:
-                tensors = self._open.enter_context(safe_open(path, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise ConfigError(f"{path} is not a readable safetensors file: {error}") from error
-            self._files.update(dict.fromkeys(tensors.keys(), tensors))
+        self._files.update(self._tensors(self._folder))
+        if self._lender is not None:
+            lent = self._tensors(self._lender)
+            self._files.update({name: file for name, file in lent.items() if name in (EMBEDDING, HEAD)})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -97,6 +103,17 @@ class Checkpoint:
         stored: Tensor = self._files[name].get_tensor(name)
         return stored.to(device=self._device, dtype=dtype or self._dtype)
 
+    def _tensors(self, folder: Path) -> dict[str, Any]:
+        """Open a folder's files; the file of each tensor by name."""
+        found: dict[str, Any] = {}
+        for path in _weight_files(folder):
+            try:
+                tensors = self._open.enter_context(safe_open(path, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise ConfigError(f"{path} is not a readable safetensors file: {error}") from error
+            found.update(dict.fromkeys(tensors.keys(), tensors))
+        return found
+
 
 def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeights:
     """Read and fuse all weights. Raises ConfigError naming what is missing or has another shape."""
@@ -104,12 +121,26 @@ def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeight
     embedding_name = HEAD if config.tie_word_embeddings and EMBEDDING not in checkpoint else EMBEDDING
     checkpoint.require(_shapes(config, embedding_name))
     embedding = checkpoint.tensor(embedding_name)
+    head = embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)
+    head_ids = _head_ids(checkpoint, len(head))
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)),
         norm=_norm(checkpoint, config, "model.norm"),
-        head=make_linear(embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)),
+        head=make_linear(head if head_ids is None else head[head_ids]),
+        head_ids=head_ids,
     )
+
+
+def _head_ids(checkpoint: Checkpoint, vocab_size: int) -> Tensor | None:
+    """The tokens that a draft can propose, where it says so."""
+    if DRAFT_TO_TARGET not in checkpoint:
+        return None
+    offsets = checkpoint.tensor(DRAFT_TO_TARGET, torch.int64)
+    ids = offsets + torch.arange(len(offsets), device=offsets.device)
+    if len(torch.unique(ids)) != len(ids) or int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
+        raise ConfigError(f"'{DRAFT_TO_TARGET}' does not lead to {len(ids)} different tokens below {vocab_size}")
+    return ids
 
 
 def _layer(checkpoint: Checkpoint, config: DecoderConfig, index: int) -> LayerWeights:
