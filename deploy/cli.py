@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from deploy import canary_cli, local_fleet
+from deploy import canary_cli, local_fleet, train_cli
 from deploy.bench.load import load_command
 from deploy.check_cli import check_command
 from deploy.connection import Token, Url, connect
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(canary_cli.app, name="canary")
 app.add_typer(evidence_commands.app, name="bench")
+app.add_typer(train_cli.app, name="train")
 app.command(name="load")(load_command)
 app.command(name="check")(check_command)
 app.command(name="plan")(plan_command)

@@ -1,0 +1,71 @@
+"""The command line of training: options from settings, errors in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.train.settings import DraftSettings, Eagle3Settings, EagleSettings, MedusaSettings, TrainSettings
+from deploy.train_cli import app, command, read_settings
+from fleet.errors import ConfigError
+
+COMMANDS = {"draft": DraftSettings, "eagle": EagleSettings, "eagle3": Eagle3Settings, "medusa": MedusaSettings}
+
+
+def parsed(kind: type[TrainSettings], *arguments: str) -> Any:
+    """What the command would act on."""
+    import typer
+
+    found: list[TrainSettings] = []
+    single = typer.Typer()
+    single.command()(command(kind, lambda settings, line: found.append(settings)))
+    result = CliRunner().invoke(single, list(arguments))
+    assert result.exit_code == 0, result.output
+    return found[0]
+
+
+@pytest.mark.parametrize(("name", "kind"), COMMANDS.items())
+def test_every_setting_is_an_option_with_its_words(name: str, kind: type[TrainSettings]) -> None:
+    result = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "300", "TERM": "dumb"})
+    for field in kind.model_fields:
+        assert f"--{field.replace('_', '-')}" in result.output
+
+
+def test_options_become_settings() -> None:
+    settings = parsed(
+        Eagle3Settings,
+        *("--out", "there", "--prompts", "a.txt", "--prompts", "b.jsonl", "--temperatures", "0.5"),
+        *("--learning-rate", "2e-4", "--draft-vocab", "4096", "--device", "cpu", "--dry-run"),
+    )
+    assert settings == Eagle3Settings(
+        out=Path("there"),
+        prompts=(Path("a.txt"), Path("b.jsonl")),
+        temperatures=(0.5,),
+        learning_rate=2e-4,
+        draft_vocab=4096,
+        device="cpu",
+        dry_run=True,
+    )
+
+
+def test_what_is_left_out_has_the_settings_defaults() -> None:
+    assert parsed(DraftSettings, "--out", "there") == DraftSettings(out=Path("there"))
+
+
+def test_all_wrong_options_are_named_in_one_line() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_settings(EagleSettings, {"out": "there", "learning_rate": 7, "temperatures": [3.0]})
+    assert str(raised.value) == (
+        "--temperatures: Input should be less than or equal to 2; "
+        "--learning-rate: Input should be less than or equal to 1"
+    )
+
+
+def test_the_command_line_needs_no_torch_to_be_read() -> None:
+    code = "import sys, deploy.train_cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
