@@ -6,7 +6,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
@@ -15,6 +15,9 @@ from pydantic.fields import FieldInfo
 from deploy.output import console
 from deploy.train.settings import DraftSettings, Eagle3Settings, EagleSettings, MedusaSettings, TrainSettings
 from fleet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from deploy.train.trainee import Method  # imports torch
 
 INTERRUPTED = 130
 Settings = TypeVar("Settings", bound=TrainSettings)
@@ -73,7 +76,7 @@ def _medusa(settings: MedusaSettings, command_line: str) -> None:
     _train(Medusa(settings), settings, command_line)
 
 
-def _train(method: Any, settings: TrainSettings, command_line: str) -> None:
+def _train(method: Method, settings: TrainSettings, command_line: str) -> None:
     from deploy.train.run import train  # imports torch
     from deploy.train.screen import Screen
 
@@ -102,10 +105,7 @@ def _option(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-for kind, act, what in (
-    (DraftSettings, _draft, "draft"),
-    (EagleSettings, _eagle, "eagle"),
-    (Eagle3Settings, _eagle3, "eagle3"),
-    (MedusaSettings, _medusa, "medusa"),
-):
-    app.command(what, help=kind.__doc__)(command(kind, cast(Callable[[Any, str], None], act)))
+app.command("draft", help=DraftSettings.__doc__)(command(DraftSettings, _draft))
+app.command("eagle", help=EagleSettings.__doc__)(command(EagleSettings, _eagle))
+app.command("eagle3", help=Eagle3Settings.__doc__)(command(Eagle3Settings, _eagle3))
+app.command("medusa", help=MedusaSettings.__doc__)(command(MedusaSettings, _medusa))

@@ -18,6 +18,8 @@ from replicas.engine.sampling import Sampler
 from replicas.engine.step import StepRunner
 
 OWNER = "train"
+UNDER_WAY = 2
+"""Questions in the engine for each that it answers at once, so that none of its places stays empty."""
 
 
 class Answerer:
@@ -25,7 +27,9 @@ class Answerer:
 
     def __init__(self, model: Model, tokenizer: Tokenizer, corpus: Corpus, batch: int) -> None:
         """`batch` questions are under way at once."""
-        config = EngineConfig(max_num_seqs=batch, max_num_batched_tokens=max(256, 8 * batch))
+        config = EngineConfig(
+            max_num_seqs=batch, max_num_batched_tokens=max(256, 8 * batch), max_waiting=UNDER_WAY * batch
+        )
         sampler = Sampler(min(model.vocab_size, tokenizer.vocab_size), tokenizer.eos_token_ids)
         runner = StepRunner(model, sampler)
         self._engine = Engine(model, tokenizer, config, runner=runner, speculator=None, clock=SystemClock())
@@ -52,7 +56,7 @@ class Answerer:
         waiting = list(enumerate(questions))[::-1]
         under_way: dict[str, list[int]] = {}
         while waiting or under_way:
-            while waiting and len(under_way) < 2 * self._batch:
+            while waiting and len(under_way) < UNDER_WAY * self._batch:
                 index, question = waiting.pop()
                 under_way[str(index)] = []
                 self._engine.submit(_request(str(index), question), OWNER)

@@ -125,9 +125,8 @@ def _decoder(checkpoint: Checkpoint, weights: TargetWeights) -> PreTrainedModel:
     """The decoder whose parameters are the checkpoint's tensors, behind the target's frozen embedding."""
     decoder = _empty_decoder(checkpoint.config)
     nn.Module.to(decoder, weights.device)
-    tensors = {
-        name.removeprefix(PREFIX): tensor for name, tensor in checkpoint.tensors.items() if name != DRAFT_TO_TARGET
-    }
+    stored = checkpoint.tensors.items()
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in stored if name != DRAFT_TO_TARGET}
     decoder.load_state_dict({**tensors, EMBEDDING.removeprefix(PREFIX): weights.embedding}, assign=True)
     decoder.get_input_embeddings().requires_grad_(False)
     nn.Module.train(decoder, False)

@@ -44,8 +44,15 @@ def gather(settings: TrainSettings, target: Target, screen: Screen) -> list[Exam
 
     made_up = make_up(target.tokenizer, settings.generate, settings.seed, ask)
     conversations = split([*from_files, *made_up], measured, settings.held_out)
-    manner = Manner(settings.temperatures, settings.answer_tokens, settings.max_prompt_tokens, settings.seed)
+    manner = Manner(settings.temperatures, settings.answer_tokens, _longest_prompt(settings, target), settings.seed)
     examples = shortened(converse(target.tokenizer, conversations, manner, ask), target.context)
     if all(example.is_held_out for example in examples):
         raise ConfigError("nothing to train on: give --prompts FILE or --generate N, or lower --held-out")
     return examples
+
+
+def _longest_prompt(settings: TrainSettings, target: Target) -> int:
+    room = target.context - settings.answer_tokens
+    if room < 1:
+        raise ConfigError(f"--answer-tokens {settings.answer_tokens} leaves no room for a prompt in {target.context}")
+    return min(settings.max_prompt_tokens, room)

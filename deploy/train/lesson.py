@@ -18,7 +18,7 @@ UNESSENTIAL = frozenset(
     {
         *("out", "corpus", "cache_gib", "threads", "device", "license", "dry_run", "target"),
         *("prompts", "held_out_prompts", "held_out", "generate", "answer_batch"),
-        *("depth", "evaluate_every", "evaluate_answers", "checkpoint_every"),
+        *("evaluate_every", "evaluate_answers", "checkpoint_every"),
     }
 )
 """Settings that may change when a training is resumed. What those about data lead to is compared instead."""

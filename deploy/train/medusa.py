@@ -106,11 +106,8 @@ class MedusaTrainee:
         for head in range(self.depth):
             labels = self._vocabulary.draft_ids(batch.tokens[batch.ahead(2 + head)])
             taught = batch.is_taught_ahead(1 + head) & (labels >= 0)
-            loss = mean(
-                functional.cross_entropy(
-                    self.draft_logits(head, batch.states[taught]), labels[taught], reduction="none"
-                )
-            )
+            logits = self.draft_logits(head, batch.states[taught])
+            loss = mean(functional.cross_entropy(logits, labels[taught], reduction="none"))
             parts[f"head {head + 1}"] = loss
             total = total + self._settings.decay ** (head + 1) * loss
         return Losses(total, parts)

@@ -61,7 +61,7 @@ class DraftLayer:
 
     def _heads(self, name: str, inputs: Tensor) -> Tensor:
         """[n, heads, head width]."""
-        return self._linear(f"self_attn.{name}", inputs).unflatten(-1, (-1, self._width))
+        return self._linear(f"self_attn.{name}", inputs).view(len(inputs), -1, self._width)
 
     def _rotated(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Channels i and i + D/2 of [n, heads, D] turned together by position · θ^(-2i/D) (arXiv:2104.09864)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from deploy.train.acceptance import Acceptance
 from deploy.train.batches import plan_steps
 from deploy.train.card import ModelCard
@@ -19,6 +21,7 @@ from deploy.train.screen import Screen
 from deploy.train.settings import TrainSettings
 from deploy.train.target import load_target
 from deploy.train.trainee import Method
+from fleet.errors import ConfigError
 from replicas.heads.checkpoint import Checkpoint
 
 CHECKPOINT_FILE = "training/checkpoint.pt"
@@ -34,10 +37,10 @@ def train(method: Method, settings: TrainSettings, screen: Screen, command: str)
         for line in estimate(method, settings, target):
             screen.say(line)
         return
+    _make_folder(settings.out)
     vocabulary_size = method.vocabulary_size(int(target.weights.embedding.shape[0]))
     lesson = make_lesson(settings, target, gather(settings, target, screen), vocabulary_size)
     screen.say(lesson.summary)
-    settings.out.mkdir(parents=True, exist_ok=True)
     log = MetricsLog(settings.out / METRICS_FILE)
     checkpoint = learn(method, settings, lesson, log, screen)
     publish(checkpoint, settings.out)
@@ -47,6 +50,13 @@ def train(method: Method, settings: TrainSettings, screen: Screen, command: str)
     (settings.out / CARD_FILE).write_text(card.render(command, file_bytes(checkpoint)))
     screen.say(f"published, on all held-out answers: {accepted(measured_line(acceptance))}")
     screen.say(f"wrote {settings.out} ({file_bytes(checkpoint) / 1e6:.1f} MB)")
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written to: {error.strerror}") from error
 
 
 def learn(method: Method, settings: TrainSettings, lesson: Lesson, log: MetricsLog, screen: Screen) -> Checkpoint:

@@ -99,6 +99,19 @@ def test_nothing_to_learn_is_said(tmp_path: Path) -> None:
         train(method, settings, QUIET, "fleet train eagle")
 
 
+def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    settings, method = settled("eagle", tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"--out .* cannot be written to"):
+        train(method, settings, QUIET, "fleet train eagle")
+
+
+def test_answers_that_fill_the_context_are_refused(tmp_path: Path) -> None:
+    settings, method = settled("eagle", tmp_path, answer_tokens=256)
+    with pytest.raises(ConfigError, match="--answer-tokens 256 leaves no room"):
+        train(method, settings, QUIET, "fleet train eagle")
+
+
 def test_a_dry_run_says_sizes_and_time_and_writes_nothing(tmp_path: Path) -> None:
     settings, method = method_of("medusa", tmp_path / "out", dry_run=True, generate=5)
     text = StringIO()
