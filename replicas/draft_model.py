@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,9 @@ from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.draft_engine import DraftEngine
-from replicas.engine.decoder_config import load_config
+from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.engine.model import Model, kv_bytes_per_token, load_model
 from replicas.engine.sampling import Sampler
-from replicas.engine.weights import SHARES_EMBEDDING
 from replicas.memory_check import GIB, check_memory
 from replicas.model_store import resolve_model
 from replicas.speculation.draft_session import DraftLimits
@@ -68,14 +66,6 @@ def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: Engi
         max_step_tokens=engine.max_num_batched_tokens,
     )
     return Draft(DraftEngine(model, Sampler(vocab_size, tokenizer.eos_token_ids)), hello, limits)
-
-
-def shares_embedding(folder: Path) -> bool:
-    """Whether the draft was trained to use its target's embedding, head and tokenizer, and stores none of them."""
-    try:
-        return json.loads((folder / "config.json").read_bytes()).get(SHARES_EMBEDDING) is True
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{folder} holds no usable model config: {error}") from error
 
 
 def _load_model(

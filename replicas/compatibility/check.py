@@ -9,12 +9,12 @@ from pathlib import Path
 from fleet.config import HEAD_METHODS, FleetConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from fleet.tokenizer import Tokenizer
-from replicas.compatibility.drafts import ModelFiles, compare_models, compare_tokenizers
+from replicas.compatibility.drafts import ModelFiles, compare_embedding, compare_models, compare_tokenizers
 from replicas.compatibility.findings import Finding, PairReport, refusal
 from replicas.compatibility.heads import HeadFiles, compare_head
 from replicas.compatibility.layout import Kind, recognise
 from replicas.compatibility.stored import read_config, read_head, read_model, read_shapes
-from replicas.engine.decoder_config import load_config
+from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.model_store import resolve_head, resolve_model
 
 LOOKUPS = ("ngram", "suffix")
@@ -84,11 +84,15 @@ def _compare(pair: Pair, target: Path, proposer: Path, tokenizer: Tokenizer | No
     theirs = tokenizer or Tokenizer.load(target)
     if kind is Kind.DRAFT_MODEL:
         yield _architecture(pair, proposer)
+        is_borrowing = shares_embedding(proposer)
+        own = theirs if is_borrowing else Tokenizer.load(proposer)
         models = (
             ModelFiles(pair.target.model, read_model(target), theirs),
-            ModelFiles(str(pair.model), read_model(proposer), Tokenizer.load(proposer)),
+            ModelFiles(str(pair.model), read_model(proposer), own),
         )
         yield from compare_models(*models, pair.draft_length, pair.target.max_model_len)
+        if is_borrowing:
+            yield compare_embedding(*models)
         return
     head = HeadFiles(kind, read_head(proposer), shapes)
     yield from compare_head(read_model(target), head, pair.draft_length)

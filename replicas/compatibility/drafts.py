@@ -47,6 +47,15 @@ def compare_tokenizers(target: str, theirs: Tokenizer, draft: str, own: Tokenize
     yield _template(theirs, own)
 
 
+def compare_embedding(target: ModelFiles, draft: ModelFiles) -> Finding:
+    """Does the target's embedding fit a draft that stores none?"""
+    theirs, own = ((model.config.vocab_size, model.config.hidden_size) for model in (target, draft))
+    shown = ("embedding", "{} × {}".format(*theirs), "{} × {}".format(*own))
+    if theirs == own:
+        return Finding(*shown, note="the draft uses the target's; files cannot prove that it was trained on it")
+    return Finding(*shown, problem="it was trained to use another embedding", remedy="train a draft for this target")
+
+
 def _content(target: str, theirs: Tokenizer, draft: str, own: Tokenizer) -> Finding:
     """By the very rule of the verify protocol's Hello, with the first token that differs."""
     hello = Hello(PROTOCOL_VERSION, own.content_hash, own.vocab_size, draft, "", 1, 1)

@@ -20,6 +20,7 @@ QWEN = ("qwen2", "qwen3")
 UNSTABLE_ROPE = ("dynamic", "longrope")
 STABLE_ROPE = ("default", "linear", "llama3", "yarn")
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+SHARES_EMBEDDING = "shares_target_embedding"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 _GEMMA_DEFAULTS = {
@@ -138,6 +139,14 @@ class _Document(BaseModel):
     rope_local_base_freq: float = 10_000.0
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
+
+
+def shares_embedding(folder: Path) -> bool:
+    """Whether a draft was trained to use its target's embedding, head and tokenizer, and so stores none of them."""
+    try:
+        return json.loads((folder / "config.json").read_bytes()).get(SHARES_EMBEDDING) is True
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder} holds no usable model config: {error}") from error
 
 
 def load_config(folder: Path, *, layers: int | None = None) -> DecoderConfig:

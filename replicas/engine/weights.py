@@ -23,8 +23,6 @@ INDEX = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DRAFT_TO_TARGET = "d2t"
 """Of a draft whose head has rows for the most frequent tokens only: what to add to a row's number for its token id."""
-SHARES_EMBEDDING = "shares_target_embedding"
-"""In the config of a draft that stores neither embedding nor head, because they are its target's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,25 @@ def test_a_draft_that_the_engine_cannot_run_is_refused(target: Path, draft: Path
     assert "architecture 'gpt2' is not supported" in refused(check(target, draft))["architecture"]
 
 
+def borrowing(draft: Path) -> Path:
+    """A draft that stores neither tokenizer nor embedding, as trained ones are."""
+    (draft / "tokenizer.json").unlink()
+    (draft / "tokenizer_config.json").unlink()
+    edit_json(draft / "config.json", lambda config: config.update(shares_target_embedding=True))
+    return draft
+
+
+def test_a_draft_that_borrows_the_targets_embedding_has_its_tokenizer_too(target: Path, draft: Path) -> None:
+    report = check(target, borrowing(draft))
+    assert report.is_ok
+    assert found(report, "embedding").note is not None
+
+
+def test_a_borrowed_embedding_must_have_the_drafts_sizes(target: Path, tmp_path: Path) -> None:
+    wide = tiny_model_folder(tmp_path / "wide", LlamaConfig(**(SIZES | {"hidden_size": 96})))
+    assert refused(check(target, borrowing(wide))) == {"embedding": "it was trained to use another embedding"}
+
+
 @pytest.mark.parametrize(
     ("method", "shapes", "config", "kind"),
     [
