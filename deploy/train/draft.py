@@ -17,7 +17,8 @@ from deploy.train.target import TargetWeights
 from deploy.train.trainee import Losses, distillation, mean
 from deploy.train.vocabulary import DraftVocabulary
 from fleet.errors import ConfigError
-from replicas.engine.weights import DRAFT_TO_TARGET, EMBEDDING, SHARES_EMBEDDING
+from replicas.engine.decoder_config import SHARES_EMBEDDING
+from replicas.engine.weights import DRAFT_TO_TARGET, EMBEDDING
 from replicas.heads.checkpoint import Checkpoint
 
 PREFIX = "model."
@@ -51,7 +52,11 @@ class Draft:
                 tensors |= _narrowed(tensors, f"{PREFIX}layers.{layer}.mlp", width)
         if len(vocabulary) < vocabulary.vocab_size:
             tensors[DRAFT_TO_TARGET] = vocabulary.d2t.cpu()
-        config |= {SHARES_EMBEDDING: True, "draft_vocab_size": len(vocabulary)}
+        config |= {
+            "base_model_name_or_path": self._settings.target,
+            SHARES_EMBEDDING: True,
+            "draft_vocab_size": len(vocabulary),
+        }
         return Checkpoint(self.name, config, tensors)
 
     def trainee(self, checkpoint: Checkpoint, weights: TargetWeights, vocabulary: DraftVocabulary) -> DraftTrainee:

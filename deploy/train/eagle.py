@@ -47,7 +47,7 @@ class Eagle:
         return min(self._settings.loss_vocab, vocab_size)
 
     def initial(self, weights: TargetWeights, vocabulary: DraftVocabulary) -> Checkpoint:
-        config = head_config(weights, self._settings.intermediate, self._settings.context) | {"bias": False}
+        config = head_config(weights, self._settings) | {"bias": False}
         hidden = config["hidden_size"]
         shapes = {"fc.weight": (hidden, 2 * hidden), **layer_shapes(PREFIX, config, hidden)}
         return Checkpoint(self.name, config, random_tensors(shapes, self._settings.seed, weights.device))

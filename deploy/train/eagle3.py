@@ -55,7 +55,7 @@ class Eagle3:
         """The head's output layer starts as the target's own rows for its tokens."""
         settings = self._settings
         low, middle, high, _ = self.taps(weights.config.num_hidden_layers)
-        config = head_config(weights, settings.intermediate, settings.context) | {
+        config = head_config(weights, settings) | {
             "architectures": ["LlamaForCausalLMEagle3"],
             "draft_vocab_size": len(vocabulary),
             "eagle_config": {AUXILIARY: [low, middle, high], "use_aux_hidden_state": True},

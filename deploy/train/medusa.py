@@ -66,6 +66,7 @@ class Medusa:
     def _converted_config(self, hidden: int, vocabulary: DraftVocabulary) -> dict[str, Any]:
         return {
             "architectures": ["MedusaModel"],
+            "base_model_name_or_path": self._settings.target,
             "model_type": "medusa",
             "hidden_size": hidden,
             "vocab_size": vocabulary.vocab_size,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deploy.train.batches import Batch
+from deploy.train.settings import HeadSettings
 from deploy.train.target import TargetWeights
 from deploy.train.vocabulary import DraftVocabulary
 from replicas.heads.checkpoint import Checkpoint
@@ -86,14 +87,14 @@ def random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int, device: tor
     return {name: initial(shape).to(device) for name, shape in shapes.items()}
 
 
-def head_config(weights: TargetWeights, intermediate: int | None, context: int) -> dict[str, Any]:
+def head_config(weights: TargetWeights, settings: HeadSettings) -> dict[str, Any]:
     """The Llama config of a one-layer head as wide as the target."""
     config = weights.config
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": config.hidden_size,
-        "intermediate_size": intermediate or config.intermediate_size,
+        "intermediate_size": settings.intermediate or config.intermediate_size,
         "num_hidden_layers": 1,
         "num_attention_heads": config.num_attention_heads,
         "num_key_value_heads": config.num_key_value_heads,
@@ -101,9 +102,10 @@ def head_config(weights: TargetWeights, intermediate: int | None, context: int) 
         "hidden_act": "silu",
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.layers[-1].rope.rope_theta,
-        "max_position_embeddings": min(context, config.max_position_embeddings),
+        "max_position_embeddings": min(settings.context, config.max_position_embeddings),
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": False,
+        "base_model_name_or_path": settings.target,
     }
 
 
