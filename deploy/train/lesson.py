@@ -69,7 +69,6 @@ def make_lesson(settings: TrainSettings, target: Target, examples: Sequence[Exam
     vocab_size = int(target.weights.embedding.shape[0])
     ends = sorted(target.tokenizer.eos_token_ids)
     frequent = most_frequent(taught, vocabulary_size, vocab_size, ends).target_ids.to(target.weights.device)
-    folder = corpus_folder(settings, target) / f"states-{'-'.join(map(str, target.taps))}"
-    features = Features(target, folder, int(settings.cache_gib * 2**30))
+    features = Features(target, corpus_folder(settings, target) / "states", int(settings.cache_gib * 2**30))
     held_out = [example for example in examples if example.is_held_out]
     return Lesson(taught, held_out, DraftVocabulary(frequent, vocab_size), features, target)
