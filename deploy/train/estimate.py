@@ -23,7 +23,8 @@ from deploy.train.trainee import Method
 from deploy.train.vocabulary import DraftVocabulary
 
 PROBE_TOKENS = 512
-PROBE_ANSWER_TOKENS = 16
+PROBE_PROMPT_TOKENS, PROBE_ANSWER_TOKENS = 8, 32
+"""In about the proportion of made-up prompts and their answers."""
 MADE_UP_PROMPT_TOKENS = 64
 """Typical of a made-up turn in its template."""
 STATE_BYTES = 2
@@ -94,9 +95,12 @@ def _measure(method: Method, settings: TrainSettings, target: Target, vocabulary
 
         def answer() -> int:
             first = next(rounds) * settings.answer_batch
-            prompt = tuple(tokens[:MADE_UP_PROMPT_TOKENS].tolist())
+            prompt = tuple(tokens[:PROBE_PROMPT_TOKENS].tolist())
+            temperatures = settings.temperatures
             seeds = range(first, first + settings.answer_batch)
-            questions = [Question(prompt, 1.0, PROBE_ANSWER_TOKENS, seed) for seed in seeds]
+            questions = [
+                Question(prompt, temperatures[seed % len(temperatures)], PROBE_ANSWER_TOKENS, seed) for seed in seeds
+            ]
             return sum(map(len, answerer.answer(questions, lambda count, tokens: None)))
 
         return Speed(_rate(answer), _rate(states), _rate(learn))
