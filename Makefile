@@ -27,12 +27,15 @@ run: setup  ## the whole fleet on 127.0.0.1:8000, until Ctrl-C
 down: setup  ## stop a fleet that runs in another terminal
 	$(BIN)/fleet down
 
+# Two test processes share the cores, so each gets one thread.
+UNIT_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
 test: setup $(VENV)/bin/promtool  ## every test, with Ray and the real model
-	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu"
+	$(UNIT_TESTS) -m "not ray and not model and not gpu"
 	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
 
 test-unit: setup  ## the fast tests: no Ray, no real model, no database server
-	$(BIN)/python -m pytest -n 2 -m "not ray and not model and not gpu and not postgres and not slow"
+	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not slow"
 
 check: setup  ## static: lint, format, types, import contracts, generated files
 	$(BIN)/ruff check .

@@ -13,9 +13,10 @@ from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.draft_engine import DraftEngine
 from replicas.engine.decoder_config import load_config, shares_embedding
-from replicas.engine.model import Model, kv_bytes_per_token, load_model
+from replicas.engine.model import Model, load_model
 from replicas.engine.sampling import Sampler
-from replicas.memory_check import GIB, check_memory
+from replicas.loading import cache_tokens, choose_device, warm_up
+from replicas.memory_check import check_memory
 from replicas.model_store import resolve_model
 from replicas.speculation.draft_session import DraftLimits
 from replicas.speculation.messages import PROTOCOL_VERSION, Hello
@@ -73,14 +74,13 @@ def _load_model(
 ) -> Model:
     """The model with a cache for all sequences that the target may run, within the engine's budget."""
     config = load_config(folder, layers=speculative.layers)
-    device = _device(speculative.draft_device)
+    device = choose_device(speculative.draft_device, "draft_device")
     max_model_len = min(config.max_position_embeddings, target.max_model_len or config.max_position_embeddings)
-    budget = engine.kv_cache_gib * GIB / kv_bytes_per_token(config, target.dtype, device)
-    kv_tokens = min(engine.kv_cache_tokens or int(budget), engine.max_num_seqs * max_model_len)
+    kv_tokens = cache_tokens(config, engine, max_model_len, dtype=target.dtype, device=device)
     check_memory(
         folder, dtype=target.dtype, kv_tokens=kv_tokens, device=torch.device(device), layers=speculative.layers
     )
-    return load_model(
+    model = load_model(
         folder,
         dtype=target.dtype,
         device=device,
@@ -89,11 +89,6 @@ def _load_model(
         max_model_len=max_model_len,
         lender=lender,
     )
-
-
-def _device(choice: str) -> str:
-    if choice == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("draft_device 'cuda' was asked for, and this machine has none that torch can use")
-    return choice
+    # The first request's draft must not be late because the draft's first steps are slow.
+    warm_up(model, engine)
+    return model

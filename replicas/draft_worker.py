@@ -8,7 +8,7 @@ import logging
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import uvloop
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConf
 from fleet.errors import ConfigError, DraftUnavailable, ProtocolViolation
 from replicas.draft_loop import DraftLoop, Send, SessionBegan, SessionEnded, Stop
 from replicas.draft_model import load_draft
+from replicas.drill import spoil
 from replicas.speculation.messages import DraftMessage, Hello, Welcome
 from replicas.verify_rpc.client import VerifyStream, dial
 
@@ -153,7 +154,7 @@ class DraftWorker:
         while True:
             messages = await outbox.get()
             if is_useless:
-                messages = [_spoil(message, self._identity.hello.vocab_size) for message in messages]
+                messages = [_spoiled(message, self._identity.hello.vocab_size) for message in messages]
             await stream.send(messages)
 
 
@@ -170,12 +171,9 @@ def _hand_over(outbox: asyncio.Queue[Sequence[DraftMessage]], delay_seconds: flo
     return delayed if delay_seconds > 0 else at_once
 
 
-def _spoil(message: DraftMessage, vocab_size: int) -> DraftMessage:
-    """A drill's useless draft: valid tokens that have nothing to do with the text."""
-    if not isinstance(message, tuple):
-        return message
-    shift = vocab_size // 2
-    return tuple(replace(item, token_ids=tuple((t + shift) % vocab_size for t in item.token_ids)) for item in message)
+def _spoiled(message: DraftMessage, vocab_size: int) -> DraftMessage:
+    """A drill's useless draft; what is no proposal stays as it is."""
+    return tuple(spoil(item, vocab_size) for item in message) if isinstance(message, tuple) else message
 
 
 async def _run_until_signalled(settings: DraftSettings) -> None:

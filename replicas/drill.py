@@ -54,7 +54,7 @@ class DrilledProposer:
         proposals = self._proposer.propose(wants)
         if not self._is_useless:
             return proposals
-        return {sequence_id: self._spoil(proposal) for sequence_id, proposal in proposals.items()}
+        return {sequence_id: spoil(proposal, self._vocab_size) for sequence_id, proposal in proposals.items()}
 
     def settle(self, verdicts: Sequence[SequenceVerdict]) -> None:
         self._proposer.settle(verdicts)
@@ -65,7 +65,8 @@ class DrilledProposer:
     def state(self) -> ProposerState:
         return self._proposer.state()
 
-    def _spoil(self, proposal: Proposal) -> Proposal:
-        """Valid tokens that have nothing to do with the text."""
-        shift = self._vocab_size // 2
-        return replace(proposal, token_ids=tuple((token + shift) % self._vocab_size for token in proposal.token_ids))
+
+def spoil(proposal: Proposal, vocab_size: int) -> Proposal:
+    """The proposal with valid tokens that have nothing to do with the text."""
+    shift = vocab_size // 2
+    return replace(proposal, token_ids=tuple((token + shift) % vocab_size for token in proposal.token_ids))
