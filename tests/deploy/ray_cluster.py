@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from deploy.manifest import RAY_ENVIRONMENT
 from deploy.processes import MARKER, end_all
@@ -25,6 +28,14 @@ class Cluster:
 
     environment: Mapping[str, str]
     dashboard: str
+
+    def applications(self) -> dict[str, Any]:
+        """What `serve status` shows; a process of its own for every look would load a small machine."""
+        headers = {"authorization": f"Bearer {self.environment['RAY_AUTH_TOKEN']}"}
+        answer = httpx.get(f"{self.dashboard}/api/serve/applications/", headers=headers, timeout=30)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        found: dict[str, Any] = answer.json()["applications"]
+        return found
 
     def serve(self, *arguments: str) -> str:
         """Run Ray's own `serve` command; its output."""

@@ -62,7 +62,8 @@ def test_every_path_gives_the_same_text(fleet: Fleet, temperature: float) -> Non
 
 def test_status_shows_every_path_ready_and_the_draft_healthy(fleet: Fleet) -> None:
     wait_until(lambda: fleet.path("layers")["draft"] == "healthy", seconds=60, what="the draft joins its target")
-    paths = {path["path"]: path for path in fleet.status()["paths"]}
+    shown = fleet.run("status", "-o", "json")
+    paths = {path["path"]: path for path in json.loads(shown.stdout)["paths"]}
     assert {name: path["replicas_ready"] for name, path in paths.items()} == dict.fromkeys(PATHS, 1)
     assert paths["layers"]["replicas"][0]["draft_pid"] not in (None, paths["layers"]["replicas"][0]["pid"])
     assert paths["baseline"]["draft"] == "none"

@@ -67,7 +67,7 @@ def deploy(fleet: Fleet, cluster: Cluster, config: Mapping[str, Any]) -> None:
 
 
 def statuses(cluster: Cluster) -> set[str]:
-    found = yaml.safe_load(cluster.serve("status"))["applications"]
+    found = cluster.applications()
     assert not [item for item in found.values() if item["status"] == "DEPLOY_FAILED"], found
     return {item["status"] for item in found.values()}
 

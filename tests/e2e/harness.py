@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,8 +14,13 @@ from typing import Any
 
 import yaml
 from openai import AsyncOpenAI
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from deploy.admin_client import AdminClient
 from deploy.bench.prompts import Prompt, load_prompts
+from deploy.fleet_state import read_state
+from fleet.config import resolve_secret
+from fleet.errors import Unavailable
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 
@@ -43,11 +47,15 @@ class Fleet:
             command, capture_output=True, text=True, timeout=timeout, env=dict(self.environment), check=False
         )
 
+    @retry(stop=stop_after_delay(30), wait=wait_fixed(0.5), retry=retry_if_exception_type(Unavailable), reraise=True)
     def status(self) -> dict[str, Any]:
-        done = self.run("status", "-o", "json")
-        assert done.returncode == 0, done.stderr
-        status: dict[str, Any] = json.loads(done.stdout)
-        return status
+        """What `fleet status -o json` prints; a process of its own for every look would load a small machine."""
+        with AdminClient(self.url, self._admin_token()) as admin:
+            return dict(admin.status())
+
+    def _admin_token(self) -> str:
+        state = read_state(Path(self.environment["FLEET_STATE"])) if "FLEET_STATE" in self.environment else None
+        return resolve_secret(state.admin_token) if state else self.environment["FLEET_ADMIN_TOKEN"]
 
     def path(self, name: str) -> dict[str, Any]:
         return next(path for path in self.status()["paths"] if path["path"] == name)
