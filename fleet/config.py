@@ -271,7 +271,7 @@ def load_yaml(path: Path) -> Mapping[str, Any]:
         value = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} must hold a mapping at the top level")

@@ -43,6 +43,8 @@ class Tokenizer:
         self._tokens: list[bytes] = [b""] * self.vocab_size
         for token, token_id in vocabulary.items():
             self._tokens[token_id] = token_bytes.of(token)
+        self.longest_token_bytes = max(map(len, self._tokens))
+        """A text of n bytes has at least n divided by this many tokens."""
         self.content_hash = _content_hash(self._backend, vocabulary)
 
     @classmethod

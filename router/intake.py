@@ -104,8 +104,10 @@ class Intake:
             raise BadRequest(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
+        messages = plain_messages(body.messages)
+        self._check_size("".join(str(message.get("content") or "") for message in messages), "messages")
         prompt = self.tokenizer.render_chat(
-            plain_messages(body.messages), add_generation_prompt=adds_prompt, continue_final_message=continues
+            messages, add_generation_prompt=adds_prompt, continue_final_message=continues
         )
         job = self._job(body, request_id, [prompt], AnswerStyle(Api.CHAT, *_streaming(body)))
         asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
@@ -210,9 +212,21 @@ class Intake:
                 raise BadRequest(f"{field}: {token_id} is not a token id of this model", param=field)
         return tuple(token_ids)
 
+    def _check_size(self, text: str, field: str) -> None:
+        """Refuse what cannot fit before it is tokenized, which takes seconds of everybody's time for a huge text."""
+        least = len(text) // self.tokenizer.longest_token_bytes
+        if least >= self.model.max_model_len:
+            raise BadRequest(
+                f"the text has at least {least} tokens; the context holds {self.model.max_model_len}",
+                param=field,
+                code="context_length_exceeded",
+            )
+
     def _prompts(self, prompt: Prompt, adds_special_tokens: bool) -> list[tuple[int, ...]]:
         prompts = []
         for one in _separate(prompt):
+            if isinstance(one, str):
+                self._check_size(one, "prompt")
             encoded = (
                 self.tokenizer.encode(one, add_special_tokens=adds_special_tokens) if isinstance(one, str) else one
             )

@@ -222,6 +222,19 @@ def test_a_prompt_that_does_not_fit_says_so_in_openais_code(intake: Intake) -> N
     assert caught.value.code == "context_length_exceeded"
 
 
+def test_a_text_far_beyond_the_context_is_refused_before_it_is_tokenized(
+    intake: Intake, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("it was tokenized"))
+    text = "x" * (intake.model.max_model_len * tokenizer.longest_token_bytes)
+    with pytest.raises(BadRequest, match="at least 256 tokens") as caught:
+        intake.completion(CompletionBody(prompt=text), "r")
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+    with pytest.raises(BadRequest) as caught:
+        intake.chat(ChatBody(messages=[{"role": "user", "content": text}]), "r")
+    assert caught.value.param == "messages"
+
+
 def test_another_model_is_not_found(intake: Intake) -> None:
     with pytest.raises(NotFound, match="'gpt-5' does not exist; this server has 'tiny'") as caught:
         chat(intake, model="gpt-5")
