@@ -166,7 +166,7 @@ def _welcome(state: FleetState, config: FleetConfig) -> str:
             "",
             f"  metrics      {state.url}/metrics",
             "  fleet        fleet status",
-            "  roll out     fleet canary start -f plan.yaml && fleet canary status -w",
+            "  roll out     fleet canary start -f deploy/manifests/plan.yaml && fleet canary status -w",
             "  stop         Ctrl-C, or fleet down",
         )
     )

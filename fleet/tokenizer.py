@@ -156,10 +156,12 @@ def _hugging_face(folder: Path) -> Any:
 
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     try:
-        Backend.from_file(str(file))
-    except Exception as error:  # the library has no other type for a file that it cannot read
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        # For a file that it cannot read `tokenizers` raises the bare class; everything else has a type of its own.
+        if type(error) is not Exception:
+            raise
         raise ValueError(f"{file.name}: {error}") from error
-    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 
 
 def _eos_token_ids(folder: Path) -> set[int]:
