@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,11 +89,19 @@ class ApiClient:
         async with self._http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
             reply.status = response.status_code
             if response.status_code != httpx.codes.OK:
-                reply.answer.error = (await response.aread()).decode(errors="replace")[:500]
+                reply.answer.error = message_in((await response.aread()).decode(errors="replace"))
                 return
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
                     reply.answer.feed(line.removeprefix("data: "), self._clock.monotonic())
+
+
+def message_in(body: str) -> str:
+    """What a refusal says: the message of OpenAI's error object, else the body's first 500 characters."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:500]
 
 
 def open_http(url: str, timeout_seconds: float) -> httpx.AsyncClient:

@@ -16,18 +16,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from deploy.bench.asking import ApiClient, Question, Reply, open_http, served_model
 from deploy.bench.load_plan import Conversation, LoadPlan, conversations
-from deploy.bench.load_result import LoadResult, RequestRecord, render, summarise
+from deploy.bench.load_result import LoadResult, RequestRecord, failures_line, render, summarise
 from deploy.bench.prompts import SHIPPED_PROMPTS, load_prompts
 from fleet.clock import Clock, SystemClock
 from fleet.config import resolve_secret
+from fleet.errors import ConfigError, FleetError
 from fleet.traffic import Outcome
+
+
+class NothingAnswered(FleetError):
+    """Not one request of the run was answered to its end. `exit_code` is the command's."""
+
+    exit_code = 1
 
 
 async def drive(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | None = None) -> LoadResult:
     """Carry the plan out against the server at `plan.url`.
 
-    `on_record` hears of every request as it ends. Raises `ConfigError` where no server answers at all;
-    requests that fail later are part of the result.
+    `on_record` hears of every request as it ends. Raises `ConfigError` where no server answers at all, or where it
+    refuses the plan's path; requests that fail later are part of the result.
     """
     async with open_http(plan.url, plan.timeout_seconds) as http:
         return await LoadDriver(plan, http, SystemClock(), on_record).run()
@@ -54,6 +61,8 @@ class LoadDriver:
         plan = self._plan
         model = plan.model or await served_model(self._http, plan.api_key)
         client = ApiClient(self._http, self._clock, model=model, path=plan.path, key=plan.api_key)
+        if plan.path is not None:
+            await _try_path(client, plan.path, self._clock)
         self._started = self._clock.monotonic()
         source = conversations(plan)
         async with asyncio.TaskGroup() as group:
@@ -107,6 +116,15 @@ class LoadDriver:
         )
 
 
+async def _try_path(client: ApiClient, path: str, clock: Clock) -> None:
+    """Ask for one token; ConfigError in the server's words where it refuses the path as it would every request."""
+    reply = Reply(clock.monotonic())
+    greeting = {"role": "user", "content": "Hello"}
+    await client.ask(Question((greeting,), max_tokens=1, sampling={}, seed=0, user="load"), reply)
+    if reply.status in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND):
+        raise ConfigError(f"--path {path}: {reply.answer.error}")
+
+
 def load_command(  # noqa: PLR0913 - one argument per option
     url: Annotated[str, typer.Option(help="Base of the API.")] = "http://127.0.0.1:8000",
     concurrency: Annotated[int | None, typer.Option(help="Closed loop: conversations held open. (Default 4.)")] = None,
@@ -124,7 +142,10 @@ def load_command(  # noqa: PLR0913 - one argument per option
     api_key: Annotated[str | None, typer.Option(help="The key, or 'env:NAME' or 'file:PATH'.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write every request as a JSON line.")] = None,
 ) -> None:
-    """Send load from the shipped prompts and show latency, throughput and acceptance by path."""
+    """Send load from the shipped prompts and show latency, throughput and acceptance by path.
+
+    Exit code 1 where not one request was answered.
+    """
     chosen = tuple(prompt for prompt in load_prompts(prompts) if not category or prompt.category in category)
     plan = LoadPlan(
         url=url,
@@ -143,9 +164,14 @@ def load_command(  # noqa: PLR0913 - one argument per option
     )
     console = Console()
     result = _drive_with_progress(plan, console)
-    console.print(render(summarise(result)))
+    summary = summarise(result)
+    console.print(render(summary))
     if save is not None:
         save.write_text("".join(json.dumps(asdict(record)) + "\n" for record in result.records), encoding="utf-8")
+    if summary.failed and summary.failed == summary.total.requests:
+        raise NothingAnswered(failures_line(summary))
+    if summary.failed:
+        typer.echo(failures_line(summary), err=True)
 
 
 def _drive_with_progress(plan: LoadPlan, console: Console) -> LoadResult:

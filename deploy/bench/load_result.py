@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import chain, pairwise
 
 import numpy as np
@@ -16,6 +17,8 @@ from fleet.traffic import Outcome
 
 UNKNOWN_PATH = "unknown"
 """Of a request that ended before the server told its path, or of a server that never does."""
+LISTED = 3
+"""Different reasons of failures that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,13 @@ class LoadSummary:
     paths: dict[str, PathSummary]
     moves: dict[tuple[str, str], int]
     send_delay: Spread | None
+    complaints: dict[str, int]
+    """What was said of requests that were not answered to their end, the most frequent first."""
+
+    @property
+    def failed(self) -> int:
+        """Requests that were not answered to their end."""
+        return self.total.requests - self.total.outcomes.get(Outcome.DONE, 0)
 
 
 def summarise(result: LoadResult) -> LoadSummary:
@@ -144,7 +154,25 @@ def summarise(result: LoadResult) -> LoadSummary:
         paths={path: _summarise_path(by_path[path], result.elapsed_seconds) for path in sorted(by_path)},
         moves=_moves(result.records),
         send_delay=Spread.of(record.send_delay for record in result.records),
+        complaints=dict(Counter(map(_complaint, _unanswered(result.records))).most_common()),
     )
+
+
+def _unanswered(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    return [record for record in records if record.outcome is not Outcome.DONE]
+
+
+def _complaint(record: RequestRecord) -> str:
+    status = "" if record.status in (None, HTTPStatus.OK) else f"HTTP {record.status}: "
+    return f"{status}{record.error or f'the answer was {record.outcome}'}"
+
+
+def failures_line(summary: LoadSummary) -> str:
+    """How many requests failed, and each reason once, with how often where there are several."""
+    counts = summary.complaints.items()
+    reasons = [reason if len(counts) == 1 else f"{count} × {reason}" for reason, count in counts]
+    more = f"; and {len(reasons) - LISTED} other reasons" if len(reasons) > LISTED else ""
+    return f"{summary.failed} of {summary.total.requests} requests failed: {'; '.join(reasons[:LISTED])}{more}"
 
 
 def render(summary: LoadSummary) -> Table:

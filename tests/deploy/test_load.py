@@ -1,6 +1,7 @@
 import asyncio
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -9,12 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
+from deploy.bench import load
 from deploy.bench.answer import Answer
-from deploy.bench.load import LoadDriver
+from deploy.bench.load import LoadDriver, NothingAnswered
 from deploy.bench.load_plan import LoadPlan, conversations
-from deploy.bench.load_result import UNKNOWN_PATH, LoadResult, render, summarise
+from deploy.bench.load_result import UNKNOWN_PATH, LoadResult, failures_line, render, summarise
 from deploy.bench.prompts import Prompt, load_prompts
 from fleet.clock import SystemClock
 from fleet.errors import ConfigError
@@ -197,7 +201,9 @@ async def test_a_closed_loop_asks_all_turns_with_the_answers_before_them() -> No
 
 
 async def test_a_user_keeps_its_session_and_the_options_are_sent() -> None:
-    _, asked = await drive(plan(users=3, requests=9, api_key="secret", path="speculative", temperature=0.8), good)
+    options = plan(users=3, requests=9, api_key="secret", path="speculative", temperature=0.8)
+    _, (trial, *asked) = await drive(options, good)
+    assert (json.loads(trial.content)["max_tokens"], trial.headers["x-fleet-path"]) == (1, "speculative")
     sessions = Counter(request.headers["x-session-id"] for request in asked)
     assert len(sessions) == 3
     assert {request.headers["authorization"] for request in asked} == {"Bearer secret"}
@@ -282,6 +288,20 @@ async def test_a_server_that_names_no_model_is_one_clear_error() -> None:
             await LoadDriver(plan(), client, ManualClock()).run()
 
 
+async def test_an_unknown_path_is_refused_at_once_in_the_server_s_words() -> None:
+    message = "x-fleet-path: there is no path 'nope'; known: baseline"
+    refusal = {"error": {"message": message, "param": "x-fleet-path"}}
+    asked = []
+
+    def answer(request: httpx.Request, _: ManualClock) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(400, json=refusal)
+
+    with pytest.raises(ConfigError, match=re.escape(f"--path nope: {message}")):
+        await drive(plan(path="nope"), answer)
+    assert len(asked) == 1
+
+
 # --- the summary
 
 
@@ -301,6 +321,36 @@ async def test_the_summary_separates_paths_and_counts_users_who_moved() -> None:
     assert summary.total.outcomes == {Outcome.DONE: 4}
     assert summary.total.tpot is not None
     assert summary.total.tpot.p50 == pytest.approx(0.005)
+
+
+async def test_failures_are_counted_and_each_reason_is_told_once() -> None:
+    answers = iter(
+        [httpx.Response(400, json={"error": {"message": "too long"}})] * 2 + [httpx.Response(503, text="no replica")]
+    )
+
+    def answer(request: httpx.Request, clock: ManualClock) -> httpx.Response:
+        return next(answers, None) or good(request, clock)
+
+    result, _ = await drive(plan(requests=5, prompts=PROMPTS[:1], concurrency=1), answer)
+    summary = summarise(result)
+    assert failures_line(summary) == "3 of 5 requests failed: 2 × HTTP 400: too long; 1 × HTTP 503: no replica"
+
+
+def test_a_run_without_one_answer_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = httpx.Response(401, json={"error": {"message": "this key is not known"}})
+
+    async def refuse(a_plan: LoadPlan, _: object) -> LoadResult:
+        return (await drive(a_plan, lambda *_: refused))[0]
+
+    monkeypatch.setattr(load, "drive", refuse)
+    app = typer.Typer()
+    app.command()(load.load_command)
+    done = CliRunner().invoke(app, ["--requests", "4"])
+    assert isinstance(done.exception, NothingAnswered)
+    assert (done.exception.exit_code, str(done.exception)) == (
+        1,
+        "4 of 4 requests failed: HTTP 401: this key is not known",
+    )
 
 
 async def test_the_table_shows_every_path_and_survives_a_run_without_an_answer() -> None:
