@@ -16,7 +16,7 @@ from deploy.admin_client import AdminClient
 from deploy.calibration_cli import calibrate_record
 from deploy.connection import Token, Url, connect
 from deploy.explain_view import explanation_view
-from deploy.lint import require_clean
+from deploy.lint import require_clean, require_plan
 from deploy.output import Format, Output, console, print_json
 from deploy.record_cli import export_record, simulate_record
 from deploy.render import history_view, rollout_line, rollout_view, rollouts_view
@@ -62,7 +62,10 @@ def start(
 def status(
     watch: Watch = False, timeout: Timeout = None, url: Url = None, token: Token = None, output: Output = Format.TEXT
 ) -> None:
-    """Show the rollout. Exit code 0 running or promoted, 3 rolled back or aborted, 4 timeout, 5 held without data."""
+    """Show the rollout, or with -w follow it until it ends.
+
+    Exit codes: 0 ok (with -w: promoted), 2 usage, 3 rolled back or aborted, 4 timeout, 5 held without enough data.
+    """
     with connect(url, token) as fleet:
         if watch:
             code = _watch(fleet, timeout, show=output is Format.TEXT)
@@ -189,7 +192,10 @@ app.command("simulate")(simulate_record)
 
 
 def exit_code(rollout: RolloutStatus, *, timed_out: bool = False) -> int:
-    """0 running or promoted, 3 rolled back or aborted, 5 held without enough data, 4 otherwise out of time."""
+    """0 ok (of a rollout that was followed: promoted), 3 rolled back or aborted, 4 timeout, 5 held without enough data.
+
+    `timed_out` is of following only; where what it waited for is data, that goes before the time.
+    """
     state = rollout["state"]
     if state in ("rolled_back", "aborted"):
         return ROLLED_BACK
@@ -223,6 +229,7 @@ def _watch(fleet: AdminClient, timeout: float | None, *, show: bool = True) -> i
 def _plan(file: Path) -> dict[str, Any]:
     """The plan as written, after it was checked by itself."""
     plan = dict(load_yaml(file))
+    require_plan(file, plan)
     try:
         read_plan(plan)
     except ConfigError as error:

@@ -64,7 +64,7 @@ def up(
     try:
         with Live(starting_view(started), console=messages, transient=True) as live:
             ready = local_fleet.follow(started, folder, _shower(live, messages))
-        typer.echo(_welcome(ready, config))
+        typer.echo(_welcome(ready, config, is_left_running=detach))
         is_left_running = detach
         if not detach and not local_fleet.wait_until_stopped(started, folder):
             raise local_fleet.HostFailed(f"the fleet's host process was killed; see {folder / LOG_FILE}", 1)
@@ -153,7 +153,7 @@ def _shower(live: Live, console: Console) -> Callable[[FleetState], None]:
     return show
 
 
-def _welcome(state: FleetState, config: FleetConfig) -> str:
+def _welcome(state: FleetState, config: FleetConfig, *, is_left_running: bool) -> str:
     paths = ", ".join(f"{name} (stable)" if name == config.stable else name for name in config.paths)
     body = {"model": state.model, "messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": True}
     key = " -H 'authorization: Bearer KEY'" if config.router.api_keys else ""
@@ -167,7 +167,7 @@ def _welcome(state: FleetState, config: FleetConfig) -> str:
             f"  metrics      {state.url}/metrics",
             "  fleet        fleet status",
             "  roll out     fleet canary start -f deploy/manifests/plan.yaml && fleet canary status -w",
-            "  stop         Ctrl-C, or fleet down",
+            "  stop         fleet down" if is_left_running else "  stop         Ctrl-C, or fleet down",
         )
     )
 

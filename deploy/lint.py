@@ -16,6 +16,8 @@ from fleet.errors import ConfigError
 
 def lint_fleet(value: Mapping[str, Any]) -> list[str]:
     """What is wrong with a fleet config, one line each; empty when it is right."""
+    if "steps" in value and "paths" not in value:
+        return ["this is the plan of a rollout, not a fleet; check it with `fleet canary lint -f`"]
     problems = list(unknown_keys(value, FleetConfig))
     if problems:
         return problems
@@ -24,6 +26,16 @@ def lint_fleet(value: Mapping[str, Any]) -> list[str]:
     except ValidationError as error:
         return explain(error).split("; ")
     return _bundle_problems(config)
+
+
+def require_plan(path: Path, value: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where a file is no rollout plan at all, rather than one with mistakes."""
+    if "steps" in value or not value.keys() & {"paths", "applications"}:
+        return
+    raise ConfigError(
+        f"{path} describes a fleet, not a rollout; check it with `fleet lint -f`. "
+        "A plan has 'stable', 'canary' and 'steps', see deploy/manifests/plan.yaml"
+    )
 
 
 def unknown_keys(value: Any, annotation: Any, where: str = "") -> Iterator[str]:

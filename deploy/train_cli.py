@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from deploy.output import console
+from deploy.train.prompts import read_prompts
 from deploy.train.settings import DraftSettings, Eagle3Settings, EagleSettings, MedusaSettings, TrainSettings
 from fleet.errors import ConfigError
 
@@ -36,11 +37,21 @@ def read_settings(kind: type[Settings], options: dict[str, Any]) -> Settings:
         raise ConfigError("; ".join(parts)) from error
 
 
+def require_prompts(settings: TrainSettings) -> None:
+    """Refuse at once, before a model is loaded for it, what can teach nothing: no prompts, or none that can be read."""
+    if not settings.prompts and not settings.generate:
+        raise ConfigError("nothing to train on: give --prompts FILE or --generate N")
+    for file in (*settings.prompts, *settings.held_out_prompts):
+        if not any(True for _ in read_prompts(file)):
+            raise ConfigError(f"{file} holds no prompts")
+
+
 def command(kind: type[Settings], act: Callable[[Settings, str], None]) -> Callable[..., None]:
     """A function for typer whose options are the fields of the settings."""
 
     def run(**options: Any) -> None:
         settings = read_settings(kind, options)
+        require_prompts(settings)
         try:
             act(settings, shlex.join(("fleet", *sys.argv[1:])))
         except KeyboardInterrupt as interrupt:

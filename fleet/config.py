@@ -287,9 +287,15 @@ def load_fleet_config(path: Path) -> FleetConfig:
 
 
 def explain(error: ValidationError) -> str:
-    """A pydantic error as one line: field, what is wrong, for each."""
-    parts = []
-    for item in error.errors():
+    """A pydantic error as one line: field, what is wrong, for each.
+
+    Of a list with a wrong item pydantic also says that it has too few: that is left out.
+    """
+    parts, found = [], error.errors()
+    inner = {item["loc"][:depth] for item in found for depth in range(len(item["loc"]))}
+    for item in found:
+        if item["type"] == "too_short" and item["loc"] in inner:
+            continue
         where = ".".join(str(part) for part in item["loc"]) or "config"
         parts.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)

@@ -177,7 +177,7 @@ def _refuse_unsupported(body: BaseModel) -> None:
 
 
 def _explained(error: ValidationError) -> BadRequest:
-    """One line about the first wrong field; a union's members are listed as alternatives."""
+    """One line about the first wrong field; a union's members are listed as alternatives, unless one is only too long."""
     details: list[Any] = error.errors(include_url=False, include_context=False, include_input=False)
     first = details[0]
     if first["type"] == "json_invalid":
@@ -186,9 +186,9 @@ def _explained(error: ValidationError) -> BadRequest:
         return BadRequest("the body must be a JSON object")
     param = str(first["loc"][0])
     problems: dict[str, None] = {}
-    for detail in details:
-        if detail["loc"][:1] == first["loc"][:1]:
-            problems[f"{_where(detail['loc'])}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"] = None
+    of_field = [detail for detail in details if detail["loc"][:1] == first["loc"][:1]]
+    for detail in [detail for detail in of_field if detail["type"] == "too_long"] or of_field:
+        problems[f"{_where(detail['loc'])}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"] = None
     return BadRequest(" or ".join(list(problems)[:4]), param=param)
 
 

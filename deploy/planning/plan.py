@@ -94,6 +94,8 @@ class ProposerPlan:
     draft_length: int
     acceptance: str
     is_acceptance_assumed: bool
+    measured_positions: int | None
+    """How many positions `acceptance` was given for, where it was by position; further ones bring nothing."""
     parameters: int
     is_on_own_gpu: bool
     own_gpu_bytes: float
@@ -171,6 +173,7 @@ def _proposer_plan(question: Question, deployment: Deployment, cost: PassCost, s
         draft_length=spec.draft_length,
         acceptance=str(acceptance),
         is_acceptance_assumed=spec.acceptance is None,
+        measured_positions=acceptance.longest,
         parameters=proposer.parameters,
         is_on_own_gpu=spec.is_on_own_gpu,
         own_gpu_bytes=_own_gpu_bytes(proposer, memory, question) if spec.is_on_own_gpu else 0.0,

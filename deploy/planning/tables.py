@@ -53,7 +53,7 @@ def _memory_table(plan: Plan) -> Table:
 
 def _capacity_table(plan: Plan) -> Table:
     contexts = [capacity.context for capacity in plan.baseline.capacities]
-    columns = [f">{name}" for context in contexts for name in (f"tokens at {context}", "sequences", "lost")]
+    columns = [f">{name}" for context in contexts for name in (f"tokens at {context}", "sequences", "tokens lost")]
     table = _table("what fits", *columns)
     for label, row in _rows(plan):
         cells: list[str] = []
@@ -76,6 +76,9 @@ def _proposer_view(plan: Plan, proposer: ProposerPlan) -> Iterator[RenderableTyp
         if proposer.is_acceptance_assumed
         else ""
     )
+    known = proposer.measured_positions
+    if known is not None and known < proposer.draft_length:
+        source += f" ({known} positions given: drafts beyond them count as never accepted)"
     place = f", on a GPU of its own ({proposer.own_gpu_bytes / GIB:.1f} GiB there)" if proposer.is_on_own_gpu else ""
     yield Text(
         f"{proposer.label}: {proposer.draft_length} drafts a round, acceptance {proposer.acceptance}{source}{place}",

@@ -112,6 +112,12 @@ def test_every_wrong_field_is_named_at_once():
     assert "window" in str(refusal.value)
 
 
+def test_a_wrong_bake_is_the_only_thing_said_of_the_steps():
+    with pytest.raises(ConfigError) as refusal:
+        read_plan(plan(steps=[{"weight": 5, "bake": "10"}]))
+    assert str(refusal.value) == "steps.0.bake: write a duration such as 500ms, 30s, 10m or 2h, not '10'"
+
+
 def test_eligibility_becomes_the_routers_rule():
     given = {"sampling": "greedy", "tenants": ["team-a"], "headers": {"X-Beta": "1"}}
     rule = read_plan(plan(eligible=given)).eligible.rule()

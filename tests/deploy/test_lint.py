@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.lint import lint_fleet, require_clean
+from deploy.lint import lint_fleet, require_clean, require_plan
 from fleet.config import load_yaml
 from fleet.errors import ConfigError
 
@@ -42,6 +42,22 @@ def test_a_draft_worker_without_any_resource_cannot_be_placed(fleet: dict[str, A
     fleet["paths"]["speculative"]["draft"] = {"num_cpus": 0}
     (problem,) = lint_fleet(fleet)
     assert problem.startswith("paths.speculative: ")
+
+
+def test_a_plan_given_as_a_fleet_is_called_what_it_is() -> None:
+    (problem,) = lint_fleet(load_yaml(SHIPPED / "plan.yaml"))
+    assert problem.startswith("this is the plan of a rollout")
+
+
+@pytest.mark.parametrize("name", ["fleet.yaml", "serve.yaml", "drill.yaml"])
+def test_a_fleet_given_as_a_plan_is_called_what_it_is(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} describes a fleet, not a rollout"):
+        require_plan(SHIPPED / name, load_yaml(SHIPPED / name))
+
+
+@pytest.mark.parametrize("value", [dict(load_yaml(SHIPPED / "plan.yaml")), {}, {"stable": "baseline"}])
+def test_what_may_be_a_plan_is_left_to_the_plans_own_checks(value: dict[str, Any]) -> None:
+    require_plan(Path("plan.yaml"), value)
 
 
 def test_every_problem_is_in_the_one_line_that_is_raised() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from deploy.train.settings import DraftSettings, Eagle3Settings, EagleSettings, MedusaSettings, TrainSettings
@@ -17,14 +19,17 @@ from fleet.errors import ConfigError
 COMMANDS = {"draft": DraftSettings, "eagle": EagleSettings, "eagle3": Eagle3Settings, "medusa": MedusaSettings}
 
 
-def parsed(kind: type[TrainSettings], *arguments: str) -> Any:
-    """What the command would act on."""
-    import typer
-
+def run(kind: type[TrainSettings], *arguments: str) -> tuple[Result, list[TrainSettings]]:
+    """The command's end, and what it would have acted on."""
     found: list[TrainSettings] = []
     single = typer.Typer()
     single.command()(command(kind, lambda settings, line: found.append(settings)))
-    result = CliRunner().invoke(single, list(arguments))
+    return CliRunner().invoke(single, list(arguments)), found
+
+
+def parsed(kind: type[TrainSettings], *arguments: str) -> Any:
+    """What the command would act on."""
+    result, found = run(kind, *arguments)
     assert result.exit_code == 0, result.output
     return found[0]
 
@@ -36,15 +41,18 @@ def test_every_setting_is_an_option_with_its_words(name: str, kind: type[TrainSe
         assert f"--{field.replace('_', '-')}" in result.output
 
 
-def test_options_become_settings() -> None:
+def test_options_become_settings(tmp_path: Path) -> None:
+    text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    text.write_text("Why?\n")
+    lines.write_text('{"prompt": "How?"}\n')
     settings = parsed(
         Eagle3Settings,
-        *("--out", "there", "--prompts", "a.txt", "--prompts", "b.jsonl", "--temperatures", "0.5"),
+        *("--out", "there", "--prompts", str(text), "--prompts", str(lines), "--temperatures", "0.5"),
         *("--learning-rate", "2e-4", "--draft-vocab", "4096", "--device", "cpu", "--dry-run"),
     )
     assert settings == Eagle3Settings(
         out=Path("there"),
-        prompts=(Path("a.txt"), Path("b.jsonl")),
+        prompts=(text, lines),
         temperatures=(0.5,),
         learning_rate=2e-4,
         draft_vocab=4096,
@@ -54,7 +62,24 @@ def test_options_become_settings() -> None:
 
 
 def test_what_is_left_out_has_the_settings_defaults() -> None:
-    assert parsed(DraftSettings, "--out", "there") == DraftSettings(out=Path("there"))
+    assert parsed(DraftSettings, "--out", "there", "--generate", "1") == DraftSettings(out=Path("there"), generate=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dry-run"], "nothing to train on: give --prompts FILE or --generate N"),
+        (["--held-out-prompts", "held.txt"], "nothing to train on"),
+        (["--prompts", "/nope"], "cannot read prompts from /nope"),
+        (["--generate", "5", "--held-out-prompts", "/nope"], "cannot read prompts from /nope"),
+        (["--prompts", "/dev/null"], "/dev/null holds no prompts"),
+    ],
+)
+def test_what_can_teach_nothing_is_refused_before_a_model_is_loaded(arguments: list[str], message: str) -> None:
+    result, found = run(DraftSettings, "--out", "there", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+    assert found == []
 
 
 def test_all_wrong_options_are_named_in_one_line() -> None:

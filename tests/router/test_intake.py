@@ -216,6 +216,13 @@ def test_every_mistake_in_a_completion_is_a_bad_request_that_names_the_field(
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize("prompts", [["x"] * 1025, [[70]] * 1025])
+def test_too_many_prompts_are_told_how_many_there_may_be(intake: Intake, prompts: list[Any]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        completion(intake, prompt=prompts)
+    assert str(caught.value) == "prompt: list should have at most 1024 items after validation, not 1025"
+
+
 def test_a_prompt_that_does_not_fit_says_so_in_openais_code(intake: Intake) -> None:
     with pytest.raises(BadRequest, match="has 256 tokens; the context holds 256") as caught:
         completion(intake, prompt=[70] * 256)

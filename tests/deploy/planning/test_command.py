@@ -49,6 +49,15 @@ def test_the_tables_name_costs_gains_limits_and_that_it_is_a_prior(plan: Callabl
     assert "A prior for choosing what to measure first, never a verdict" in done.stdout
 
 
+def test_the_tables_say_what_is_lost_and_what_positions_without_a_figure_count_as(plan: Callable[..., Any]) -> None:
+    arguments = ("llama-3.1-8b", "--gpu", "h200", "-p", "eagle3")
+    short = plan(*arguments, "--acceptance", "0.8/0.6/0.45").stdout
+    assert "tokens lost" in short
+    assert "4 drafts a round, acceptance 0.8/0.6/0.45 (3 positions given: drafts beyond them count as never" in short
+    for enough in ("0.8/0.6/0.45/0.3", "0.8"):
+        assert "positions given" not in plan(*arguments, "--acceptance", enough).stdout
+
+
 def test_json_holds_the_same_figures(plan: Callable[..., Any]) -> None:
     value = answer(
         plan, "llama-3.1-8b", "--gpu", "H200", "-p", "eagle3", "--acceptance", "0.75", "-b", "1", "-b", "400"
