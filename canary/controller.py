@@ -23,10 +23,11 @@ from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.inbox import Inbox
 from canary.journal import Journal
 from canary.notifier import Notifier
+from canary.outlook import outlook
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
 from canary.power import blind_spots
 from canary.rates import Rates, Totals
-from canary.status import CommandAnswer, Explanation, ExportedEvent, HistoryEntry, RolloutStatus
+from canary.status import CommandAnswer, Explanation, ExportedEvent, HistoryEntry, Outlook, RolloutStatus
 from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
 from fleet.clock import Clock
 from fleet.config import ControllerConfig, resolve_secret
@@ -147,9 +148,7 @@ class Controller:
         self._inbox.commit()
         self._ticked_at = at
         served = self._desk.memory.served
-        self._rates.sample(
-            at, {path: Totals(tally.output_tokens, tally.drafted, tally.accepted) for path, tally in served.items()}
-        )
+        self._rates.sample(at, {path: Totals.of(tally) for path, tally in served.items()})
 
     def _note_capacity(self, at: float) -> None:
         rollout = self._desk.rollout
@@ -199,6 +198,8 @@ class Controller:
             case "lint":
                 errors, warnings = self._lint(arguments)
                 answer = CommandAnswer(errors=errors, warnings=warnings)
+                if not errors:
+                    answer["outlook"] = self._outlook(arguments)
             case "list":
                 answer = CommandAnswer(rollouts=self._journal.chronicle.summaries())
             case "explain":
@@ -220,13 +221,16 @@ class Controller:
         if rollout is not None and not rollout.is_over:
             raise Conflict(f"rollout '{rollout.id}' is {rollout.state} ({rollout.reason}): abort or promote it first")
         if commands.flag(arguments, "dry_run"):
-            return CommandAnswer(message="the plan can be started", warnings=warnings)
+            message = "the plan can be started"
+            return CommandAnswer(message=message, warnings=warnings, outlook=self._outlook(arguments))
         self.tick()
         number = len(self._journal.chronicle.rollout_ids()) + 1
         started = self._desk.start(RolloutStarted(self._desk.now(), f"{raw['canary']}-{number}", raw))
         self._view.forget_losses(started.plan.canary)
         self.tick()
-        return self._moved(f"rollout '{started.id}' started", warnings)
+        answer = self._moved(f"rollout '{started.id}' started", warnings)
+        answer["outlook"] = self._outlook(arguments)
+        return answer
 
     def _move(self, name: str, arguments: Mapping[str, Any]) -> CommandAnswer:
         event = commands.event_for(name, arguments, self._desk.now())
@@ -254,6 +258,9 @@ class Controller:
         except ConfigError as error:
             return [str(error)], []
         return misfits(plan, self._view.paths, self._desk.memory.stable), cautions(plan) + blind_spots(plan)
+
+    def _outlook(self, arguments: Mapping[str, Any]) -> Outlook:
+        return outlook(read_plan(commands.plan_in(arguments)), self._rates.requests_per_second())
 
     def _history(self, arguments: Mapping[str, Any]) -> list[HistoryEntry]:
         wanted, limit = self._rollout_in(arguments), commands.count(arguments, "limit", 200)

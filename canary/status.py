@@ -40,6 +40,10 @@ class PathStatus(TypedDict):
     """Output tokens over the last ten seconds or so."""
     acceptance: float | None
     """accepted/drafted over the same time; None where nothing was drafted."""
+    draft_length: float | None
+    """Mean tokens drafted a round over the last time in which the path was busy; None before that."""
+    drafting_note: str
+    """Why a speculative path drafts hardly anything; empty where it drafts."""
     replicas: list[ReplicaStatus]
 
 
@@ -151,6 +155,8 @@ class RolloutStatus(TypedDict):
     """Percent of eligible requests that the split gives to the canary."""
     weight_realised: float | None
     """Percent it really got since the weight last changed; None before the first request."""
+    requests_assigned: int
+    """Requests of both paths that `weight_realised` is the share of."""
     bake_elapsed_seconds: float
     bake_left_seconds: float
     windows: int
@@ -216,6 +222,29 @@ class RolloutSummary(TypedDict):
     ended_at: float | None
 
 
+class StepNeed(TypedDict):
+    """What one step asks of the traffic, at the least."""
+
+    step: int
+    """1-based."""
+    weight: float
+    canary_requests: int
+    requests: int
+    """Of both paths, eligible ones, so that the canary gets its part on average."""
+    seconds: float
+    """The bake, or longer where that many windows take longer."""
+    expected_seconds: float | None
+    """At the present rate of requests; None where that is not known or 0."""
+
+
+class Outlook(TypedDict):
+    """How long a plan takes, as far as that can be known before it starts."""
+
+    steps: list[StepNeed]
+    requests_per_second: float | None
+    """At present, over all paths; None where no fleet was asked."""
+
+
 class CommandAnswer(TypedDict):
     """The answer to `command(name, arguments)`; which keys are there depends on the command.
 
@@ -240,3 +269,5 @@ class CommandAnswer(TypedDict):
     """lint: empty means the plan can be started."""
     warnings: NotRequired[list[str]]
     """lint, start."""
+    outlook: NotRequired[Outlook]
+    """lint, start: absent where the plan cannot be started."""

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from canary.desk import Dates
+from canary.drafting import drafting_note
 from canary.fleet_view import FleetView, Seen
 from canary.memory import Memory
 from canary.rates import Rates
@@ -69,6 +70,7 @@ def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float
 def _path(picture: Picture, path: str) -> PathStatus:
     facts, replicas = picture.view.paths[path], picture.view.of(path)
     reports = [seen.report for seen in replicas]
+    recent = picture.rates.busy.get(path)
     role = "stable" if path == picture.split.stable else "canary" if path == picture.split.canary else "idle"
     return PathStatus(
         path=path,
@@ -84,6 +86,8 @@ def _path(picture: Picture, path: str) -> PathStatus:
         in_flight=picture.view.in_flight(path),
         tokens_per_second=picture.rates.tokens_per_second(path),
         acceptance=picture.rates.acceptance(path),
+        draft_length=recent.drafted / recent.rounds if recent is not None else None,
+        drafting_note=drafting_note(reports[0], recent, picture.rates.seen(path)) if reports and recent else "",
         replicas=[_replica(seen, picture.at) for seen in replicas],
     )
 
@@ -122,6 +126,7 @@ def rollout_status(rollout: Rollout, window: OpenWindow | None, at: float, dates
         ],
         weight_set=rollout.weight,
         weight_realised=realised_weight(rollout, window),
+        requests_assigned=sum(assigned(rollout, window)),
         bake_elapsed_seconds=elapsed,
         bake_left_seconds=max(0.0, bake - elapsed),
         windows=evidence.step_windows,
@@ -135,12 +140,18 @@ def rollout_status(rollout: Rollout, window: OpenWindow | None, at: float, dates
     )
 
 
-def realised_weight(rollout: Rollout, window: OpenWindow | None) -> float | None:
-    """Percent of the compared requests that the canary was given since the weight last changed."""
+def assigned(rollout: Rollout, window: OpenWindow | None) -> tuple[int, int]:
+    """Stable's and the canary's compared requests since the weight last changed."""
     stable, canary = rollout.evidence.assigned
     if window is not None and rollout.is_judged and not rollout.evidence.is_mixed(rollout.plan):
         stable += window.tallies.get(rollout.plan.stable, PathTally()).assigned
         canary += window.tallies.get(rollout.plan.canary, PathTally()).assigned
+    return stable, canary
+
+
+def realised_weight(rollout: Rollout, window: OpenWindow | None) -> float | None:
+    """Percent of them that the canary was given."""
+    stable, canary = assigned(rollout, window)
     return 100.0 * canary / (stable + canary) if stable + canary else None
 
 

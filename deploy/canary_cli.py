@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from canary.plan import read_plan
-from canary.status import CommandAnswer, FleetStatus, RolloutStatus
+from canary.status import CommandAnswer, FleetStatus, Outlook, RolloutStatus
 from deploy.admin_client import AdminClient
 from deploy.calibration_cli import calibrate_record
 from deploy.connection import Token, Url, connect
@@ -19,7 +19,7 @@ from deploy.explain_view import explanation_view
 from deploy.lint import require_clean, require_plan
 from deploy.output import Format, Output, console, print_json
 from deploy.record_cli import export_record, simulate_record
-from deploy.render import history_view, rollout_line, rollout_view, rollouts_view
+from deploy.render import history_view, outlook_lines, rollout_line, rollout_view, rollouts_view
 from fleet.config import load_yaml
 from fleet.errors import ConfigError, NotFound, Unavailable
 
@@ -180,12 +180,17 @@ def lint(file: PlanFile, url: Url = None, token: Token = None) -> None:
         try:
             answer = fleet.command("lint", {"plan": plan})
         except Unavailable:
+            # Every command line begins by importing this file; the statistics behind a plan take a second.
+            from canary.outlook import outlook
+
             typer.echo(f"{file}: ok by itself; no fleet answers at {fleet.url} to check it against")
+            _tell(outlook(read_plan(plan), None))
             return
     require_clean(file, answer.get("errors", []))
     for warning in answer.get("warnings", []):
         typer.echo(f"{file}: warning: {warning}")
     typer.echo(f"{file}: ok")
+    _tell(answer["outlook"])
 
 
 app.command("simulate")(simulate_record)
@@ -246,6 +251,13 @@ def _confirm(answer: CommandAnswer) -> None:
     for warning in answer.get("warnings", []):
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(answer.get("message") or rollout_line(answer["rollout"]))
+    if "outlook" in answer:
+        _tell(answer["outlook"])
+
+
+def _tell(outlook: Outlook) -> None:
+    for line in outlook_lines(outlook):
+        typer.echo(f"  {line}")
 
 
 def _rollout(status: FleetStatus) -> RolloutStatus:

@@ -64,7 +64,7 @@ def up(
     try:
         with Live(starting_view(started), console=messages, transient=True) as live:
             ready = local_fleet.follow(started, folder, _shower(live, messages))
-        typer.echo(_welcome(ready, config, is_left_running=detach))
+        typer.echo(welcome(ready, config, is_left_running=detach))
         is_left_running = detach
         if not detach and not local_fleet.wait_until_stopped(started, folder):
             raise local_fleet.HostFailed(f"the fleet's host process was killed; see {folder / LOG_FILE}", 1)
@@ -153,7 +153,8 @@ def _shower(live: Live, console: Console) -> Callable[[FleetState], None]:
     return show
 
 
-def _welcome(state: FleetState, config: FleetConfig, *, is_left_running: bool) -> str:
+def welcome(state: FleetState, config: FleetConfig, *, is_left_running: bool) -> str:
+    """What is said once the fleet answers: where it is, a first request, and what to do next."""
     paths = ", ".join(f"{name} (stable)" if name == config.stable else name for name in config.paths)
     body = {"model": state.model, "messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": True}
     key = " -H 'authorization: Bearer KEY'" if config.router.api_keys else ""

@@ -13,10 +13,12 @@ from rich.text import Text
 from canary.status import (
     FleetStatus,
     HistoryEntry,
+    Outlook,
     PathStatus,
     ReplicaStatus,
     RolloutStatus,
     RolloutSummary,
+    StepNeed,
     VerdictStatus,
 )
 from deploy.fleet_state import FleetState
@@ -51,6 +53,7 @@ def fleet_view(status: FleetStatus) -> RenderableType:
         _paths_table(status["paths"]),
         _replicas_table(status["paths"]),
         Text(routers_line(status)),
+        *(Text(line, style="yellow") for line in drafting_lines(status["paths"])),
     ]
     if rollout is not None:
         parts.append(Text.assemble("rollout ", _coloured(rollout_line(rollout), rollout["state"])))
@@ -109,15 +112,43 @@ def rollouts_view(rollouts: Sequence[RolloutSummary]) -> RenderableType:
     return table
 
 
+def drafting_lines(paths: Sequence[PathStatus]) -> list[str]:
+    """Which speculative paths draft hardly anything, and why."""
+    return [f"path '{path['path']}': {path['drafting_note']}" for path in paths if path["drafting_note"]]
+
+
+def outlook_lines(outlook: Outlook) -> list[str]:
+    """What each step asks of the traffic, and how long that takes."""
+    steps, rate = outlook["steps"], outlook["requests_per_second"]
+    lines = [f"step {step['step']} at {step['weight']:g} %: {_asked(step)}" for step in steps]
+    lines.append(f"in all at least {duration(sum(step['seconds'] for step in steps))}")
+    expected = [step["expected_seconds"] for step in steps]
+    if rate:
+        seconds = sum(seconds for seconds in expected if seconds is not None)
+        lines[-1] += f"; at the present {rate:.2g} requests/s about {duration(seconds)}"
+    elif rate is not None and None in expected:
+        lines[-1] += "; no requests end just now, and without them nothing moves"
+    return lines
+
+
+def _asked(step: StepNeed) -> str:
+    if not step["seconds"]:
+        return "asks for nothing"
+    requests = f"{step['canary_requests']} canary requests, so about {step['requests']} eligible ones"
+    least, expected = step["seconds"], step["expected_seconds"]
+    about = f", at the present rate about {duration(expected)}" if expected is not None and expected > least else ""
+    return f"{requests}, and at least {duration(least)}{about}"
+
+
 def split_line(status: FleetStatus) -> str:
     """Who gets which share, as set and as it turned out."""
     split, rollout = status["split"], status["rollout"]
     if split["canary"] is None:
         return f"all traffic to '{split['stable']}'"
-    realised = rollout["weight_realised"] if rollout is not None else None
+    realised = UNKNOWN if rollout is None else _realised(rollout)
     return (
         f"{split['canary_percent']:g} % of eligible requests to '{split['canary']}' "
-        f"(realised {_percent(realised)}), the rest to '{split['stable']}'"
+        f"(realised {realised}), the rest to '{split['stable']}'"
     )
 
 
@@ -141,7 +172,7 @@ def step_line(rollout: RolloutStatus) -> str:
     """Which step, and the share the canary should have and has."""
     return (
         f"step {rollout['step']}/{len(rollout['steps'])} · weight set {rollout['weight_set']:g} %, "
-        f"realised {_percent(rollout['weight_realised'])} · bake {duration(rollout['bake_elapsed_seconds'])} done, "
+        f"realised {_realised(rollout)} · bake {duration(rollout['bake_elapsed_seconds'])} done, "
         f"{duration(rollout['bake_left_seconds'])} left"
     )
 
@@ -150,7 +181,7 @@ def progress_line(rollout: RolloutStatus) -> str:
     """Samples so far and needed, and what the next step waits for."""
     line = (
         f"windows {rollout['windows']}/{rollout['windows_needed']} · "
-        f"canary requests {rollout['requests']}/{rollout['requests_needed']}"
+        f"canary requests ended in this step {rollout['requests']}/{rollout['requests_needed']}"
     )
     waiting_for = rollout["waiting_for"]
     return f"{line} · waiting for {waiting_for}" if waiting_for else line
@@ -283,5 +314,9 @@ def _coloured(text: str, word: str) -> Text:
     return Text(text, style=_COLOURS.get(word, ""))
 
 
-def _percent(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1f} %"
+def _realised(rollout: RolloutStatus) -> str:
+    """With what it is a share of: it counts begun requests, once all routers follow the weight."""
+    share = rollout["weight_realised"]
+    if share is None:
+        return f"{UNKNOWN}, no request yet since all routers follow it"
+    return f"{share:.1f} % of the {rollout['requests_assigned']} since all routers follow it"

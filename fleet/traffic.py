@@ -258,3 +258,7 @@ class ReplicaReport:
     out_of_memory: int = 0
     running_limit: int = 0
     """Sequences that can run at once; 0 where that is not known."""
+    draft_tokens: int = 0
+    """Levels of the longest draft of a round; 0 where it does not speculate."""
+    may_pause_drafting: bool = False
+    """It stops drafting where that is measured not to pay; False of lookups, which often find nothing to draft."""

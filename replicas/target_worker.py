@@ -32,6 +32,7 @@ from replicas.stream_ledger import StreamLedger
 from replicas.target_model import TargetModel, load_target, no_taps
 from replicas.token_server import TokenServer
 
+LOOKUPS = ("ngram", "suffix")
 NO_PROPOSER = ProposerState(ProposerHealth.NONE, draft_seconds=0.0, wire_seconds=0.0)
 PROBE_SECONDS = 20.0
 """A health probe that has not got its token by then has failed."""
@@ -59,6 +60,7 @@ class TargetWorker:
     ) -> None:
         self._path = settings.path
         self._proposing = proposing
+        self._may_pause_drafting = _may_pause_drafting(settings.speculative)
         self._probe_token = min(target.tokenizer.eos_token_ids, default=0)
         self._engine = EngineThread(_make_engine(settings, target, proposing, clock), asyncio.get_running_loop())
         self._ledger = StreamLedger()
@@ -106,6 +108,8 @@ class TargetWorker:
             wire_seconds=draft.wire_seconds,
             out_of_memory=stats.out_of_memory,
             running_limit=stats.running_limit,
+            draft_tokens=self._proposing.policy.max_draft_tokens if self._proposing else 0,
+            may_pause_drafting=self._may_pause_drafting,
         )
 
     async def check_health(self) -> None:
@@ -147,6 +151,10 @@ async def _start_proposing(
     if speculative.method == "suffix":
         return suffix_decoding(speculative, settings.drill, target)
     return await remote_draft(speculative, settings.host, settings.model, target, clock)
+
+
+def _may_pause_drafting(speculative: SpeculativeConfig | None) -> bool:
+    return speculative is not None and speculative.adaptive and speculative.method not in LOOKUPS
 
 
 def _make_engine(settings: WorkerSettings, target: TargetModel, proposing: Proposing | None, clock: Clock) -> Engine:

@@ -177,7 +177,7 @@ def _refuse_unsupported(body: BaseModel) -> None:
 
 
 def _explained(error: ValidationError) -> BadRequest:
-    """One line about the first wrong field; a union's members are listed as alternatives, unless one is only too long."""
+    """One line about the first wrong field; a union's members are listed as alternatives unless one is too long."""
     details: list[Any] = error.errors(include_url=False, include_context=False, include_input=False)
     first = details[0]
     if first["type"] == "json_invalid":

@@ -74,7 +74,7 @@ class SplitRail:
         if not users:
             return Verdict(self.guardrail, Level.PASS, "no new users yet", "ratio", proof=self._proof)
         mean, expected = canary / users, self.expected / users
-        seen = f"{mean:.1%} of {users} users went to the canary, {expected:.1%} was set"
+        seen = f"{mean:.1%} of {users} new users since the warm-up went to the canary, {expected:.1%} was set"
         reason = f"the split is not what was set, so nothing is moved: {seen}" if self.has_tripped else seen
         return Verdict(
             self.guardrail,

@@ -9,7 +9,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from canary.controller import Controller, PathFacts
 from canary.journal import JournalTaken
-from canary.status import FleetStatus, PathStatus, ReplicaStatus, RolloutStatus, RouterStatus, VerdictStatus
+from canary.status import (
+    FleetStatus,
+    Outlook,
+    PathStatus,
+    ReplicaStatus,
+    RolloutStatus,
+    RouterStatus,
+    StepNeed,
+    VerdictStatus,
+)
 from fleet.errors import BadRequest, Conflict, NotFound, Unavailable
 from fleet.traffic import HardTrip, HardTripKind, PathTally, RouterReport
 from tests.canary.world import Behaviour, World, plan, replica
@@ -59,6 +68,31 @@ def test_the_status_shows_what_each_path_does(world):
     assert baseline["tokens_per_second"] == pytest.approx(0.95 * 8 * 10, rel=0.15)
     assert baseline["acceptance"] is None
     assert speculative["acceptance"] == pytest.approx(0.7, abs=0.15)
+
+
+def test_the_outlook_of_a_plan_knows_the_present_rate_of_requests(world):
+    world.run(20)
+    told = world.command("lint", plan=plan())["outlook"]
+    assert told["requests_per_second"] == pytest.approx(8, rel=0.1)
+    assert set(told) == set(get_type_hints(Outlook))
+    assert set(told["steps"][0]) == set(get_type_hints(StepNeed))
+    assert "outlook" not in world.command("lint", plan=plan(canary="turbo"))
+    assert world.command("start", plan=plan())["outlook"]["steps"] == told["steps"]
+
+
+def test_a_path_that_stopped_drafting_says_so_with_its_figures(world):
+    world.run(2)
+    tally = PathTally(rounds=10, drafted=10, accepted=1, empty_rounds=190)
+    for number in range(1, 4):
+        world.clock.advance(1.0)
+        world.controller.report(RouterReport("r", number, 1, {}, {"speculative": tally}))
+        world.controller.replica_report(replica("speculative", "s", draft_tokens=4, may_pause_drafting=True))
+        world.controller.tick()
+    speculative = world.controller.status()["paths"][1]
+    assert speculative["drafting_note"] == (
+        "drafting paused: measured not to pay (acceptance 10 %, mean draft length 0.1 of 4)"
+    )
+    assert speculative["draft_length"] == pytest.approx(0.05)
 
 
 def test_the_realised_weight_is_what_the_routers_did(world):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.plan import PathFacts
-from canary.rates import Rates, Totals
+from canary.rates import ENOUGH_ROUNDS, Rates, Totals
 from canary.windows import ArmUsage, AtClose
-from fleet.traffic import HardTripKind, RouterReport
+from fleet.traffic import HardTripKind, PathTally, RouterReport
 from tests.canary.world import replica
 
 
@@ -91,6 +91,33 @@ def test_rates_cover_the_last_ten_seconds():
     assert rates.acceptance("speculative") == 0.7
     assert rates.tokens_per_second("baseline") == 0.0
     assert rates.acceptance("baseline") is None
+
+
+def test_the_rate_of_requests_is_that_of_all_paths():
+    rates = Rates()
+    assert rates.requests_per_second() == 0.0
+    for second in range(31):
+        rates.sample(float(second), {"a": Totals(requests=2 * second), "b": Totals(requests=second)})
+    assert rates.requests_per_second() == 3.0
+
+
+def test_what_a_path_drafted_is_remembered_from_when_it_was_last_busy():
+    rates = Rates()
+    for second in range(31):
+        rates.sample(float(second), {"speculative": Totals(rounds=100 * second, drafted=40 * second, accepted=second)})
+    for second in range(31, 60):
+        rates.sample(float(second), {"speculative": Totals(rounds=3000 + second, drafted=1200, accepted=30)})
+    busy = rates.busy["speculative"]
+    assert busy.rounds >= ENOUGH_ROUNDS
+    assert busy.drafted > 0
+    assert rates.seen("speculative").acceptance == 30 / 1200
+    assert rates.acceptance("speculative") is None
+
+
+def test_totals_are_what_the_tallies_counted():
+    tally = PathTally(rounds=3, empty_rounds=5, late_rounds=2, drafted=12, accepted=9, output_tokens=40)
+    tally.outcomes = {"done": 3, "failed": 1}
+    assert Totals.of(tally) == Totals(40, 12, 9, rounds=8, late=2, requests=4)
 
 
 def test_a_look_at_a_path_says_how_busy_its_replicas_are():

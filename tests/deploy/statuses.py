@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from canary.status import Explanation, FleetStatus, RolloutStatus, VerdictStatus
+from canary.status import Explanation, FleetStatus, Outlook, RolloutStatus, StepNeed, VerdictStatus
 
 
 def verdict(**changes: Any) -> VerdictStatus:
@@ -60,6 +60,7 @@ def rollout(**changes: Any) -> RolloutStatus:
         "steps": [{"weight": 5, "bake_seconds": 60}, {"weight": 25, "bake_seconds": 600}],
         "weight_set": 25.0,
         "weight_realised": 24.31,
+        "requests_assigned": 169,
         "bake_elapsed_seconds": 90.0,
         "bake_left_seconds": 510.0,
         "windows": 3,
@@ -72,6 +73,27 @@ def rollout(**changes: Any) -> RolloutStatus:
         "plan": {},
     }
     return RolloutStatus(**(value | changes))  # type: ignore[typeddict-item, no-any-return]
+
+
+def outlook(rate: float | None, *expected: float | None) -> Outlook:
+    """Of a plan with steps at 5, 50 and 100 %, of which the last one asks for nothing."""
+    needs = ((5.0, 3, 60, 60.0), (50.0, 3, 6, 60.0), (100.0, 0, 0, 0.0))
+    return Outlook(
+        steps=[
+            StepNeed(
+                step=number,
+                weight=weight,
+                canary_requests=canary,
+                requests=requests,
+                seconds=seconds,
+                expected_seconds=about,
+            )
+            for number, ((weight, canary, requests, seconds), about) in enumerate(
+                zip(needs, expected, strict=True), start=1
+            )
+        ],
+        requests_per_second=rate,
+    )
 
 
 def fleet_status(present: RolloutStatus | None = None) -> FleetStatus:
@@ -99,6 +121,8 @@ def fleet_status(present: RolloutStatus | None = None) -> FleetStatus:
             "in_flight": 3,
             "tokens_per_second": 87.25,
             "acceptance": acceptance,
+            "draft_length": None if acceptance is None else 2.9,
+            "drafting_note": "",
             "replicas": [replica],
         }
 

@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from deploy import canary_cli
 from deploy.admin_client import AdminClient
 from deploy.canary_cli import exit_code
-from deploy.cli import app
+from deploy.cli import DEFAULT_CONFIG, app, welcome
 from deploy.fleet_state import FleetState, write_state
-from fleet.errors import BadRequest, Unavailable
-from tests.deploy.statuses import explanation, fleet_status, rollout
+from fleet.config import load_fleet_config
+from fleet.errors import BadRequest, ConfigError, Unavailable
+from tests.deploy.statuses import explanation, fleet_status, outlook, rollout
 
 HEAVY = ("torch", "ray", "transformers", "scipy", "grpc")
 PLAN = {
@@ -166,6 +167,36 @@ def test_an_impossible_plan_never_reaches_the_fleet(
     done = run("canary", "start", "-f", str(plan))
     assert done.exit_code != 0
     assert asked == []
+
+
+def test_lint_tells_what_each_step_needs_with_a_fleet_and_without_one(
+    run: Callable[..., Any], answers: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump(PLAN))
+    answers["/admin/canary/lint"] = {"errors": [], "warnings": [], "outlook": outlook(2.0, 60.0, 60.0, 0.0)}
+    assert "at the present 2 requests/s about 2m00s" in run("canary", "lint", "-f", str(plan)).stdout
+    answers["/admin/canary/lint"] = (503, {"error": {"message": "away"}})
+    alone = run("canary", "lint", "-f", str(plan)).stdout
+    assert "ok by itself" in alone
+    assert "step 1 at 50 %: 50 canary requests, so about 100 eligible ones, and at least 10m00s" in alone
+
+
+def test_a_fleet_given_as_a_plan_never_reaches_the_fleet(
+    run: Callable[..., Any], asked: list[tuple[str, str, Any]]
+) -> None:
+    done = run("canary", "lint", "-f", str(DEFAULT_CONFIG))
+    assert isinstance(done.exception, ConfigError)
+    assert "describes a fleet, not a rollout" in str(done.exception)
+    assert asked == []
+
+
+@pytest.mark.parametrize(("is_left_running", "stop"), [(True, "stop         fleet down"), (False, "Ctrl-C, or fleet")])
+def test_the_welcome_says_how_this_fleet_is_stopped(is_left_running: bool, stop: str) -> None:
+    state = FleetState(instance="i", pid=1, url="http://x", model="m", admin_token="t", ray_folder="/x")
+    told = welcome(state, load_fleet_config(DEFAULT_CONFIG), is_left_running=is_left_running)
+    assert stop in told
+    assert ("Ctrl-C" in told) is not is_left_running
 
 
 def test_status_as_json_is_the_rollout_itself(run: Callable[..., Any]) -> None:

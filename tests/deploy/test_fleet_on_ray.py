@@ -137,7 +137,7 @@ def test_a_rollout_is_started_shown_and_aborted_with_its_exit_code(fleet: Fleet)
     started = fleet.run("canary", "start", "-f", str(plan))
     assert started.returncode == 0, started.stderr
     wait_until(
-        lambda: json.loads(fleet.run("canary", "status", "-o", "json").stdout)["weight_set"] == 50,
+        lambda: fleet.status()["rollout"]["weight_set"] == 50,
         seconds=30,
         what="the first step's weight",
     )

@@ -16,6 +16,7 @@ from deploy.render import (
     fleet_view,
     history_view,
     interval,
+    outlook_lines,
     progress_line,
     rollout_line,
     rollout_view,
@@ -25,7 +26,7 @@ from deploy.render import (
     starting_view,
     step_line,
 )
-from tests.deploy.statuses import fleet_status, rollout, verdict
+from tests.deploy.statuses import fleet_status, outlook, rollout, verdict
 
 
 def shown(view: RenderableType) -> str:
@@ -37,12 +38,16 @@ def shown(view: RenderableType) -> str:
 
 
 def test_a_rollout_shows_set_and_realised_weight_and_the_bake_left() -> None:
-    assert step_line(rollout()) == "step 2/2 · weight set 25 %, realised 24.3 % · bake 1m30s done, 8m30s left"
-    assert "realised –" in step_line(rollout(weight_realised=None))
+    assert step_line(rollout()) == (
+        "step 2/2 · weight set 25 %, realised 24.3 % of the 169 since all routers follow it · "
+        "bake 1m30s done, 8m30s left"
+    )
+    unknown = step_line(rollout(weight_realised=None, requests_assigned=0))
+    assert "realised –, no request yet since all routers follow it" in unknown
 
 
 def test_a_rollout_shows_samples_so_far_and_needed_and_what_it_waits_for() -> None:
-    assert progress_line(rollout()) == "windows 3/10 · canary requests 41/50"
+    assert progress_line(rollout()) == "windows 3/10 · canary requests ended in this step 41/50"
     waiting = progress_line(rollout(waiting_for="9 more canary requests"))
     assert waiting.endswith("waiting for 9 more canary requests")
 
@@ -106,6 +111,30 @@ def test_the_fleet_view_shows_paths_replicas_draft_health_weights_and_load() -> 
         assert part in text, part
     assert "routers 2 (1 on split 7) · in flight 6 · queued 1" in text
     assert "'spec-1'" in text
+
+
+def test_a_path_that_hardly_drafts_says_why_below_the_tables() -> None:
+    status = fleet_status()
+    assert "path 'speculative':" not in shown(fleet_view(status))
+    status["paths"][1]["drafting_note"] = "drafting paused: measured not to pay"
+    assert "path 'speculative': drafting paused: measured not to pay" in shown(fleet_view(status))
+
+
+def test_an_outlook_says_what_each_step_asks_and_how_long_that_takes() -> None:
+    assert outlook_lines(outlook(0.5, 120.0, 60.0, 0.0)) == [
+        "step 1 at 5 %: 3 canary requests, so about 60 eligible ones, and at least 1m00s, "
+        "at the present rate about 2m00s",
+        "step 2 at 50 %: 3 canary requests, so about 6 eligible ones, and at least 1m00s",
+        "step 3 at 100 %: asks for nothing",
+        "in all at least 2m00s; at the present 0.5 requests/s about 3m00s",
+    ]
+
+
+def test_an_outlook_without_traffic_or_without_a_fleet_names_no_time_it_cannot_know() -> None:
+    assert outlook_lines(outlook(0.0, None, None, 0.0))[-1] == (
+        "in all at least 2m00s; no requests end just now, and without them nothing moves"
+    )
+    assert outlook_lines(outlook(None, None, None, 0.0))[-1] == "in all at least 2m00s"
 
 
 def test_without_a_canary_all_traffic_is_on_stable() -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
 
+from deploy.manifest import render_manifest
+from fleet.config import FleetConfig
 from tests.deploy.ray_cluster import Cluster, free_ports, ray_cluster
 from tests.e2e.harness import Fleet, wait_until
 from tests.tiny_models import tiny_model_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 TOKEN = "a-secret"
+PATHS = ("baseline", "layers")
 START_SECONDS = 240
 
 
@@ -61,9 +65,14 @@ def deploy(fleet: Fleet, cluster: Cluster, config: Mapping[str, Any]) -> None:
     for arguments in (("manifest", "-f", str(source), "-o", str(manifest)), ("lint", "-f", str(manifest))):
         done = fleet.run(*arguments)
         assert done.returncode == 0, done.stderr
+    serve(fleet, cluster, manifest)
+
+
+def serve(fleet: Fleet, cluster: Cluster, manifest: Path) -> None:
+    """Deploy a manifest and wait until it is in force."""
     cluster.serve("deploy", str(manifest))
     wait_until(lambda: statuses(cluster) == {"RUNNING"}, seconds=START_SECONDS, what="every application runs")
-    wait_until(lambda: all(map(answers, (fleet,) * 2, config["paths"])), seconds=60, what="both paths answer")
+    wait_until(lambda: all(map(answers, (fleet,) * 2, PATHS)), seconds=60, what="both paths answer")
 
 
 def statuses(cluster: Cluster) -> set[str]:
@@ -85,7 +94,7 @@ def complete(fleet: Fleet, path: str, **options: Any) -> httpx.Response:
 
 
 def test_the_deployed_fleet_answers_alike_on_both_paths_and_says_how_it_is(fleet: Fleet) -> None:
-    texts = {complete(fleet, path, max_tokens=24).json()["choices"][0]["text"] for path in ("baseline", "layers")}
+    texts = {complete(fleet, path, max_tokens=24).json()["choices"][0]["text"] for path in PATHS}
     assert len(texts) == 1
     wait_until(lambda: fleet.path("layers")["draft"] == "healthy", seconds=60, what="the draft joins its target")
     assert len(fleet.status()["routers"]) == 2
@@ -117,7 +126,9 @@ def test_an_update_of_one_path_lets_its_streams_finish(fleet: Fleet, cluster: Cl
     asking = threading.Thread(target=keep_asking, args=(stop,))
     asking.start()
     try:
-        deploy(fleet, cluster, config_of(fleet, draft_tokens=2))
+        manifest = fleet.folder / "update.yaml"
+        manifest.write_text(render_manifest(FleetConfig.model_validate(config_of(fleet, draft_tokens=2))))
+        serve(fleet, cluster, manifest)
         wait_until(lambda: fleet.path("layers")["replicas"][0]["pid"] != before, seconds=60, what="a new replica")
     finally:
         stop.set()

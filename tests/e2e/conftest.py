@@ -79,7 +79,7 @@ def shallow_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Ite
         "baseline": {"replicas": 2},
         "layers": {"speculative": speculating("draft_model", layers=2)},
         "slow": {"speculative": early_exit | {"deadline_floor_ms": 1500}, "drill": {"draft_delay_ms": 400}},
-        "useless": {"speculative": early_exit, "drill": {"useless_draft": True}},
+        "useless": {"speculative": speculating("ngram", prompt_lookup_min=1), "drill": {"useless_draft": True}},
         "oom": {"speculative": speculating("ngram"), "drill": {"out_of_memory_after_requests": 8}},
     }
     fleet = start_fleet(folder, common(folder, str(model)) | {"paths": paths})

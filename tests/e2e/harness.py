@@ -47,6 +47,11 @@ class Fleet:
             command, capture_output=True, text=True, timeout=timeout, env=dict(self.environment), check=False
         )
 
+    def command(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """What `fleet canary NAME` asks of the fleet, without a process of its own."""
+        with AdminClient(self.url, self._admin_token()) as admin:
+            return dict(admin.command(name, arguments))
+
     @retry(stop=stop_after_delay(30), wait=wait_fixed(0.5), retry=retry_if_exception_type(Unavailable), reraise=True)
     def status(self) -> dict[str, Any]:
         """What `fleet status -o json` prints; a process of its own for every look would load a small machine."""

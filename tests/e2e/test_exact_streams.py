@@ -27,8 +27,9 @@ async def test_a_speculative_path_answers_byte_for_byte_like_the_baseline(
     options = {"temperature": temperature, "seed": 7, "max_tokens": LENGTH}
     async with fleet.client() as client:
         for prompt in prompts(PROMPTS):
-            wanted = await stream_text(client, prompt.turns[0], **options, **on_path("baseline"))
-            given = await stream_text(client, prompt.turns[0], **options, **on_path(path))
+            wanted, given = await asyncio.gather(
+                *(stream_text(client, prompt.turns[0], **options, **on_path(name)) for name in ("baseline", path))
+            )
             assert given == wanted
 
 

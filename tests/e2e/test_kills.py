@@ -54,8 +54,7 @@ async def wanted(fleet: Fleet) -> list[str]:
 
 @pytest.fixture
 def rollout(fleet: Fleet) -> Any:
-    started = fleet.run("canary", "start", "-f", str(fleet.plan("kills", PLAN)))
-    assert started.returncode == 0, started.stderr
+    fleet.command("start", plan=PLAN)
     wait_until(lambda: fleet.status()["split"]["canary_percent"] == 50, seconds=30, what="the canary's share")
     yield
     fleet.run("canary", "abort", "--reason", "the test is over")

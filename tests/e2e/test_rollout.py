@@ -19,9 +19,9 @@ PLAN = {
     "stable": "baseline",
     "canary": "layers",
     "steps": [
-        {"weight": 5, "bake": "20s"},
-        {"weight": 50, "bake": "30s"},
-        {"weight": 100, "bake": "10s"},
+        {"weight": 5, "bake": "12s"},
+        {"weight": 50, "bake": "12s"},
+        {"weight": 100, "bake": "4s"},
     ],
     "window": "2s",
     "min_requests": 3,

@@ -199,6 +199,8 @@ async def test_useless_prompt_lookup_costs_acceptance_and_no_answer(worker: Targ
         requests = [request("a", replace(ENDLESS, max_tokens=60)), request("b", prompt_length=30)]
         async with Router(worker) as plain, Router(drilled) as spoiled:
             assert answers(await plain.run(*requests)) == answers(await spoiled.run(*requests))
+        report = drilled.report("r")
+        assert (report.draft_tokens, report.may_pause_drafting) == (ngram.num_speculative_tokens, False)
         rounds = [chunk.round for result in spoiled.results.values() for chunk in result.chunks if chunk.round]
         assert sum(round_.drafted for round_ in rounds) > 20
         assert sum(round_.accepted for round_ in rounds) < 0.2 * sum(round_.drafted for round_ in rounds)
@@ -209,6 +211,7 @@ async def test_health_is_a_real_token_and_counts_nowhere(worker: TargetWorker) -
     report = worker.report("r")
     assert (report.output_tokens, report.running, report.kv_used_tokens) == (0, 0, 0)
     assert report.running_limit == EngineConfig().max_num_seqs
+    assert (report.draft_tokens, report.may_pause_drafting) == (0, False)
     assert report.verify_seconds > 0
 
 

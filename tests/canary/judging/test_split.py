@@ -15,7 +15,7 @@ def drawn(canary: int, stable: int, **changes):
 def test_a_split_as_set_passes():
     found = verdict("realised_split", {}, [drawn(2, 8)] * 50)
     assert found.level == Level.PASS
-    assert found.reason == "20.0% of 500 users went to the canary, 20.0% was set"
+    assert found.reason == "20.0% of 500 new users since the warm-up went to the canary, 20.0% was set"
 
 
 def test_silence_of_the_canary_is_heard_through_a_wrong_split():
