@@ -41,7 +41,7 @@ def test_a_slow_rate_is_what_a_step_waits_for():
     assert [step["expected_seconds"] for step in steps(2.0)] == [100.0, 14.0, 0.0]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1])
 def test_the_shipped_plan_is_promoted_in_five_minutes_where_a_request_takes_two_seconds(tmp_path, seed):
     shipped = dict(load_yaml(Path(__file__).parents[2] / "deploy" / "manifests" / "plan.yaml"))
     alike = {"baseline": Behaviour(), "speculative": Behaviour(acceptance=0.5)}
