@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from canary.plan import read_plan
-from canary.status import CommandAnswer, FleetStatus, Outlook, RolloutStatus
+from canary.status import CommandAnswer, FleetStatus, RolloutStatus
 from deploy.admin_client import AdminClient
 from deploy.calibration_cli import calibrate_record
 from deploy.connection import Token, Url, connect
@@ -184,13 +184,13 @@ def lint(file: PlanFile, url: Url = None, token: Token = None) -> None:
             from canary.outlook import outlook
 
             typer.echo(f"{file}: ok by itself; no fleet answers at {fleet.url} to check it against")
-            _tell(outlook(read_plan(plan), None))
+            _tell_outlook(CommandAnswer(outlook=outlook(read_plan(plan), None)))
             return
     require_clean(file, answer.get("errors", []))
     for warning in answer.get("warnings", []):
         typer.echo(f"{file}: warning: {warning}")
     typer.echo(f"{file}: ok")
-    _tell(answer["outlook"])
+    _tell_outlook(answer)
 
 
 app.command("simulate")(simulate_record)
@@ -251,12 +251,11 @@ def _confirm(answer: CommandAnswer) -> None:
     for warning in answer.get("warnings", []):
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(answer.get("message") or rollout_line(answer["rollout"]))
-    if "outlook" in answer:
-        _tell(answer["outlook"])
+    _tell_outlook(answer)
 
 
-def _tell(outlook: Outlook) -> None:
-    for line in outlook_lines(outlook):
+def _tell_outlook(answer: CommandAnswer) -> None:
+    for line in outlook_lines(answer["outlook"]) if "outlook" in answer else ():
         typer.echo(f"  {line}")
 
 

@@ -36,9 +36,9 @@ def rollback_plan(canary: str, guardrails: dict[str, Any]) -> dict[str, Any]:
 
 
 def all_follow(fleet: Fleet) -> bool:
-    """Whether the last change of the split has reached every router, and the journal knows."""
-    last = fleet.command("history", limit=1)["events"][-1]
-    return bool(last["event"] == "SplitApplied")
+    """Whether the canary's 0 % has reached every router, and the journal knows."""
+    events = fleet.command("history", limit=5)["events"]
+    return any(event["event"] == "SplitApplied" and event["state"] == "rolled_back" for event in events)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
