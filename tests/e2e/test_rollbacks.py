@@ -35,10 +35,11 @@ def rollback_plan(canary: str, guardrails: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def all_follow(fleet: Fleet) -> bool:
-    """Whether the canary's 0 % has reached every router, and the journal knows."""
+def is_drained(fleet: Fleet, canary: str) -> bool:
+    """Whether the canary's 0 % has reached every router, as the journal knows, and its last stream has ended."""
     events = fleet.command("history", limit=5)["events"]
-    return any(event["event"] == "SplitApplied" and event["state"] == "rolled_back" for event in events)
+    applied = any(event["event"] == "SplitApplied" and event["state"] == "rolled_back" for event in events)
+    return applied and fleet.path(canary)["in_flight"] == 0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -68,7 +69,9 @@ async def roll_out_under_load(fleet: Fleet, name: str, plan: dict[str, Any]) -> 
     )
     driver = asyncio.create_task(drive(load, records.append))
     waited = await asyncio.to_thread(fleet.run, "canary", "status", "-w", "--timeout", "380", timeout=400)
-    await asyncio.to_thread(wait_until, lambda: all_follow(fleet), seconds=30, what="every router follows the split")
+    await asyncio.to_thread(
+        wait_until, lambda: is_drained(fleet, plan["canary"]), seconds=30, what="the canary has no streams left"
+    )
     driver.cancel()
     await asyncio.gather(driver, return_exceptions=True)
     return waited.returncode, records
