@@ -53,12 +53,14 @@ def target() -> Path:
 
 @pytest.fixture(scope="module")
 def real_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Iterator[Fleet]:
-    """The whole model, on the baseline and behind each proposer."""
+    """The whole model, on the baseline and behind a draft worker and prompt lookup.
+
+    `layers: n` is held to the same text in test_kills, on the shallow fleet; here it would start two more processes.
+    """
     folder = tmp_path_factory.mktemp("real")
     draft = cut_layers(target, folder / "draft", DRAFT_LAYERS)
     paths = {
         "baseline": {},
-        "layers": {"speculative": speculating("draft_model", layers=22, deadline_floor_ms=1500)},
         "draft": {"speculative": speculating("draft_model", model=str(draft), deadline_floor_ms=1500)},
         "ngram": {"speculative": speculating("ngram")},
     }

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
 
-SPECULATIVE = ("layers", "draft", "ngram")
+SPECULATIVE = ("draft", "ngram")
 PROMPTS = 2
 LENGTH = 32
 COPYING = "Repeat this sentence three times: the quick brown fox jumps over the lazy dog."
@@ -33,7 +33,7 @@ async def test_a_speculative_path_answers_byte_for_byte_like_the_baseline(
             assert given == wanted
 
 
-@pytest.mark.parametrize("path", ["draft", "ngram"])
+@pytest.mark.parametrize("path", SPECULATIVE)
 async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
     wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
     async with fleet.client() as client:
@@ -58,7 +58,7 @@ async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet, temperature: float) -> None:
-    path = "layers"
+    path = "draft"
     content = prompts(1)[0].turns[0]
     options = {"temperature": temperature, "seed": 11, "max_tokens": 64}
     wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
