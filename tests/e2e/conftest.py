@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from deploy.fleet_state import read_state
+from deploy.processes import members
 from fleet.config import ModelConfig
 from replicas.model_store import resolve_model
 from tests.e2e.cut import cut_layers
@@ -88,4 +90,17 @@ def shallow_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Ite
     try:
         yield fleet
     finally:
-        stop_fleet(fleet)
+        stop_without_a_trace(fleet)
+
+
+def stop_without_a_trace(fleet: Fleet) -> None:
+    """`fleet down`; fails where a process, a temporary folder or the port is left behind."""
+    state = read_state(fleet.folder / "state")
+    assert state is not None
+    assert members(state.instance)
+    stop_fleet(fleet)
+    assert members(state.instance) == []
+    assert not Path(state.ray_folder).exists()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", fleet.port))
