@@ -1,4 +1,4 @@
-"""A fleet used, hurt and looked at the way a user does it: every path, a lost draft, a client that leaves, a rollout."""
+"""A fleet used, hurt and looked at the way a user does it: paths, a lost draft, a client that leaves, a rollout."""
 
 from __future__ import annotations
 
