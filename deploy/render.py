@@ -319,4 +319,4 @@ def _realised(rollout: RolloutStatus) -> str:
     share = rollout["weight_realised"]
     if share is None:
         return f"{UNKNOWN}, no request yet since all routers follow it"
-    return f"{share:.1f} % of the {rollout['requests_assigned']} since all routers follow it"
+    return f"{share:.1f} % of {rollout['requests_assigned']} requests since all routers follow it"

@@ -39,7 +39,7 @@ def shown(view: RenderableType) -> str:
 
 def test_a_rollout_shows_set_and_realised_weight_and_the_bake_left() -> None:
     assert step_line(rollout()) == (
-        "step 2/2 · weight set 25 %, realised 24.3 % of the 169 since all routers follow it · "
+        "step 2/2 · weight set 25 %, realised 24.3 % of 169 requests since all routers follow it · "
         "bake 1m30s done, 8m30s left"
     )
     unknown = step_line(rollout(weight_realised=None, requests_assigned=0))
