@@ -49,7 +49,7 @@ check: setup  ## static: lint, format, types, import contracts, generated files
 docs: setup  ## regenerate every generated file: gRPC code, manifests, the rollout diagram
 	$(BIN)/python -m deploy.generated
 
-bench-engine: setup  ## speed of the engine alone, beside transformers
+bench-engine: setup  ## speed of the engine alone, beside transformers (and vLLM: VLLM_PYTHON=…)
 	$(BIN)/python -m deploy.bench.engine_speed
 
 bench-router: setup  ## cost of the token path, beside plain handle streaming

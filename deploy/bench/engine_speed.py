@@ -1,12 +1,16 @@
-"""How fast is the engine alone, without router, Ray or speculation? Beside it `transformers`, taken in turns."""
+"""How fast is the engine alone, without router, Ray or speculation? Beside it `transformers` and vLLM, in turns."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +20,10 @@ from rich.table import Table
 from torch import Tensor
 
 from deploy.bench.prompts import load_prompts
+from deploy.bench.vllm_worker import READY
 from fleet.clock import SystemClock
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from fleet.errors import ConfigError
 from fleet.generation import GenerationRequest, SamplingParams
 from fleet.tokenizer import Tokenizer
 from replicas.engine.linear import compute_dtype
@@ -145,6 +151,42 @@ class TransformersArm:
         return time.perf_counter() - began
 
 
+class VllmArm:
+    """vLLM's CPU build, in the environment whose interpreter `$VLLM_PYTHON` names."""
+
+    def __init__(self, python: str, folder: Path, dtype: str, max_num_seqs: int) -> None:
+        script = Path(__file__).with_name("vllm_worker.py")
+        length = LONG_PROMPT_TOKENS + 256
+        self._process = subprocess.Popen(
+            [python, "-P", str(script), str(folder), dtype, str(max_num_seqs), str(length)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._read() != READY:
+            self.close()
+            raise ConfigError(f"vLLM did not start under {python}; what it printed is above")
+
+    def __call__(self, prompts: Prompts, max_tokens: int) -> Run:
+        prefill = self._generate(prompts, 1)
+        return Run(len(prompts), prefill, self._generate(prompts, max_tokens) - prefill, max_tokens)
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process:
+            self._process.kill()
+
+    def _generate(self, prompts: Prompts, tokens: int) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompts": prompts, "tokens": tokens}) + "\n")
+        self._process.stdin.flush()
+        return float(json.loads(self._read())["seconds"])
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
 def cut_prompts(tokenizer: Tokenizer, count: int, length: int) -> list[tuple[int, ...]]:
     """So many different prompts of equal length, cut from the shipped ones laid end to end."""
     text = "\n\n".join(turn for prompt in load_prompts() for turn in prompt.turns)
@@ -205,7 +247,13 @@ def main() -> None:
         "engine": EngineArm(target, config),
         "transformers": TransformersArm(folder, compute_dtype(arguments.dtype, torch.device("cpu"))),
     }
-    console.print(table(measure(arms, target.tokenizer, arguments)))
+    vllm = os.environ.get("VLLM_PYTHON")
+    with ExitStack() as stack:
+        if vllm:
+            worker = VllmArm(vllm, folder, arguments.dtype, config.max_num_seqs)
+            stack.callback(worker.close)
+            arms["vllm"] = worker
+        console.print(table(measure(arms, target.tokenizer, arguments)))
 
 
 if __name__ == "__main__":
