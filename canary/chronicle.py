@@ -50,6 +50,13 @@ class Chronicle:
             rows = connection.execute(query.order_by(EVENTS.c.id.desc()).limit(limit)).all()
         return [_entry(row) for row in reversed(rows)]
 
+    def recent(self, *, after: int, limit: int) -> list[HistoryEntry]:
+        """The last `limit` entries of all rollouts above an event's number, oldest first, without mere windows."""
+        query = sa.select(*_COLUMNS).where(EVENTS.c.id > after, _IS_TOLD).order_by(EVENTS.c.id.desc()).limit(limit)
+        with self._store.transaction() as connection:
+            rows = connection.execute(query).all()
+        return [_entry(row) for row in reversed(rows)]
+
     def export(self, rollout_id: str, *, after: int, limit: int) -> list[ExportedEvent]:
         """The next `limit` entries of a rollout above an event's number, with everything that was recorded of them."""
         query = sa.select(*_COLUMNS, EVENTS.c.body).where(EVENTS.c.rollout == rollout_id, EVENTS.c.id > after)

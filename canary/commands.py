@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from canary.events import (
@@ -18,7 +19,7 @@ from canary.rollout_state import Rollout
 from fleet.errors import BadRequest
 
 LONGEST_REASON = 500
-QUERIES = ("explain", "history", "export", "lint", "list")
+QUERIES = ("explain", "history", "export", "lint", "list", "overview")
 
 
 def event_for(name: str, arguments: Mapping[str, Any], at: float) -> Event | None:
@@ -76,6 +77,22 @@ def count(arguments: Mapping[str, Any], name: str, default: int, least: int = 1)
     value = arguments.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadRequest(f"{name} must be a whole number of at least {least}", param=name)
+    return value
+
+
+def number(arguments: Mapping[str, Any], name: str) -> float:
+    """A number from 0 on, 0 when it is absent."""
+    value = arguments.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise BadRequest(f"{name} must be a number of at least 0", param=name)
+    return float(value)
+
+
+def choice(arguments: Mapping[str, Any], name: str, among: Collection[str]) -> str:
+    """One of several words, the first when it is absent."""
+    value = arguments.get(name, next(iter(among)))
+    if not isinstance(value, str) or value not in among:
+        raise BadRequest(f"{name} must be one of {', '.join(among)}", param=name)
     return value
 
 

@@ -27,8 +27,18 @@ from canary.outlook import outlook
 from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
 from canary.power import blind_spots
 from canary.rates import Rates, Totals
-from canary.status import CommandAnswer, Explanation, ExportedEvent, HistoryEntry, Outlook, RolloutStatus
-from canary.status_view import Picture, fleet_status, metrics_of, rollout_status
+from canary.status import (
+    CommandAnswer,
+    Explanation,
+    ExportedEvent,
+    FleetStatus,
+    HistoryEntry,
+    Outlook,
+    Overview,
+    RolloutStatus,
+)
+from canary.status_view import Picture, fleet_status, metrics_of, rollout_status, trend_moment
+from canary.trend import GRAINS, Trend
 from fleet.clock import Clock
 from fleet.config import ControllerConfig, resolve_secret
 from fleet.errors import BadRequest, ConfigError, Conflict, NotFound, Unavailable
@@ -46,6 +56,8 @@ KV_FULL = 0.9
 
 LONGEST_PAGE = 1000
 """Events in one answer of `export`."""
+RECENT_EVENTS = 200
+"""Events in one answer of `overview`."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,6 +76,7 @@ class Controller:
         self._inbox = Inbox(desk.memory.sequences)
         self._notifier = Notifier(config.webhooks, desk)
         self._rates = Rates()
+        self._trend = Trend()
         self._trips: list[HardTrip] = []
         self._opened_at = self._ticked_at = self._looked_at = desk.now()
         self._journal_failures = 0
@@ -149,6 +162,7 @@ class Controller:
         self._ticked_at = at
         served = self._desk.memory.served
         self._rates.sample(at, {path: Totals.of(tally) for path, tally in served.items()})
+        self._trend.sample(trend_moment(self._picture(), self._desk.wall()), served)
 
     def _note_capacity(self, at: float) -> None:
         rollout = self._desk.rollout
@@ -208,6 +222,8 @@ class Controller:
                 answer = CommandAnswer(events=self._history(arguments))
             case "export":
                 answer = CommandAnswer(record=self._record(arguments))
+            case "overview":
+                answer = CommandAnswer(overview=self._overview(arguments))
             case _:
                 answer = self._move(name, arguments)
         return dict(answer)
@@ -284,16 +300,24 @@ class Controller:
             raise NotFound("there is no rollout to explain; start one")
         return explain(rollout, name)
 
+    def _overview(self, arguments: Mapping[str, Any]) -> Overview:
+        span, after = commands.choice(arguments, "span", GRAINS), commands.number(arguments, "after")
+        after_event = commands.count(arguments, "after_event", 0, 0)
+        return Overview(
+            status=self._fleet_status(),
+            events=self._journal.chronicle.recent(after=after_event, limit=RECENT_EVENTS),
+            points=self._trend.points(span, after),
+            every_seconds=GRAINS[span].seconds,
+            kept=GRAINS[span].length,
+        )
+
     def status(self) -> Mapping[str, Any]:
         """A `FleetStatus`."""
-        return dict(
-            fleet_status(
-                self._picture(),
-                self._rollout_status(),
-                wall=self._desk.wall(),
-                journal=self._journal.place,
-            )
-        )
+        return dict(self._fleet_status())
+
+    def _fleet_status(self) -> FleetStatus:
+        picture, wall = self._picture(), self._desk.wall()
+        return fleet_status(picture, self._rollout_status(), wall=wall, journal=self._journal.place)
 
     def _rollout_status(self) -> RolloutStatus | None:
         rollout, dates = self._desk.rollout, self._desk.dates

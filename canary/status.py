@@ -209,6 +209,54 @@ class ExportedEvent(HistoryEntry):
     """The event's own fields, from which `fleet canary simulate` makes it again."""
 
 
+Band = tuple[float, float]
+"""Median and 95th percentile, in seconds."""
+
+
+class PathPoint(TypedDict):
+    """What one path did between two points; everything it served, compared or not."""
+
+    itl: Band | None
+    """None where nothing was streamed."""
+    ttft: Band | None
+    requests: int
+    """Ended; shed ones do not count."""
+    failed: int
+    tokens_per_second: float
+    rounds: int
+    """Those that verified at least one drafted token."""
+    drafted: int
+    accepted: int
+    accepted_at: list[int]
+    """How often the drafted token at each position, from the first, was accepted."""
+
+
+class TrendPoint(TypedDict):
+    """The fleet over a few seconds."""
+
+    at: float
+    """Its end, in seconds since the Unix epoch."""
+    seconds: float
+    weight_set: float | None
+    """Percent of eligible requests for the canary; None without a rollout."""
+    weight_realised: float | None
+    paths: dict[str, PathPoint]
+
+
+class Overview(TypedDict):
+    """What the dashboard shows."""
+
+    status: FleetStatus
+    events: list[HistoryEntry]
+    """Of all rollouts, oldest first."""
+    points: list[TrendPoint]
+    """Oldest first."""
+    every_seconds: float
+    """Between two points, at least."""
+    kept: int
+    """How many points the controller remembers."""
+
+
 class RolloutSummary(TypedDict):
     """One line of `list`."""
 
@@ -250,7 +298,8 @@ class CommandAnswer(TypedDict):
 
     arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason=""};
     set-weight {weight}; history {rollout=latest, limit=200, windows=False};
-    export {rollout=latest, after=0, limit=200}; explain {guardrail}; lint {plan}; list {}.
+    export {rollout=latest, after=0, limit=200}; explain {guardrail}; lint {plan}; list {};
+    overview {span="30m" or "12h", after=0.0, after_event=0}.
     """
 
     message: NotRequired[str]
@@ -265,6 +314,8 @@ class CommandAnswer(TypedDict):
     """list, oldest first."""
     explanation: NotRequired[Explanation]
     """explain."""
+    overview: NotRequired[Overview]
+    """overview: with the points later than `after` and the newest events numbered above `after_event`."""
     errors: NotRequired[list[str]]
     """lint: empty means the plan can be started."""
     warnings: NotRequired[list[str]]

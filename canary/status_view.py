@@ -21,6 +21,7 @@ from canary.status import (
     StepStatus,
     VerdictStatus,
 )
+from canary.trend import Moment
 from canary.verdict import Verdict
 from canary.windows import OpenWindow
 from fleet.metrics import DRAFT_HEALTH, GuardrailSnapshot, PathSnapshot, RolloutSnapshot, Snapshot
@@ -153,6 +154,15 @@ def realised_weight(rollout: Rollout, window: OpenWindow | None) -> float | None
     """Percent of them that the canary was given."""
     stable, canary = assigned(rollout, window)
     return 100.0 * canary / (stable + canary) if stable + canary else None
+
+
+def trend_moment(picture: Picture, wall: float) -> Moment:
+    """How traffic is divided now, for the series of the past."""
+    rollout = picture.rollout
+    if rollout is None:
+        return Moment(picture.at, wall)
+    realised = realised_weight(rollout, picture.memory.window) if rollout.is_judged else None
+    return Moment(picture.at, wall, rollout.weight, realised)
 
 
 def verdict_status(verdict: Verdict) -> VerdictStatus:
