@@ -23,6 +23,7 @@ from router.access import Access
 from router.answers import error_body
 from router.backend import Control
 from router.completions import GenerationEndpoint, json_body, read_body, returned_request_id
+from router.dashboard.pages import DashboardPages
 from router.dispatch import Dispatcher
 from router.intake import Api, Intake, ServedModel, plain_messages
 from router.openai_schema import DetokenizeBody, TokenizeBody, parse
@@ -68,6 +69,7 @@ def build_app(
             Route("/admin/status", admin.status),
             Route("/admin/canary/{command}", admin.command, methods=["POST"]),
             Route("/reset_prefix_cache", admin.reset_prefix_cache, methods=["POST"]),
+            *DashboardPages().routes(),
         ],
         exception_handlers={
             FleetError: _fleet_error,

@@ -1,0 +1,30 @@
+// Which sign stands for which state? A shape and a word each, so that nothing hangs on colour.
+
+/** tone: calm, good, warn or bad. */
+const STATES = {
+  preparing: { sign: "◌", tone: "calm", mark: "begins to prepare" },
+  baking: { sign: "▶", tone: "calm", mark: "step" },
+  paused: { sign: "⏸", tone: "warn", mark: "paused" },
+  holding: { sign: "⏸", tone: "warn", mark: "holding" },
+  promoted: { sign: "✔", tone: "good", mark: "promoted" },
+  rolled_back: { sign: "✖", tone: "bad", mark: "rolled back" },
+  aborted: { sign: "■", tone: "bad", mark: "aborted" },
+};
+const VERDICTS = {
+  pass: { sign: "✔", tone: "good" },
+  insufficient: { sign: "…", tone: "calm" },
+  no_data: { sign: "○", tone: "warn" },
+  fail: { sign: "✖", tone: "bad" },
+};
+const HEALTH = {
+  none: { sign: "–", tone: "calm" },
+  healthy: { sign: "●", tone: "good" },
+  degraded: { sign: "◐", tone: "warn" },
+  lost: { sign: "✖", tone: "bad" },
+};
+const OTHER = { sign: "?", tone: "calm", mark: "" };
+
+export const ofState = (name) => STATES[name] ?? OTHER;
+export const ofVerdict = (name) => VERDICTS[name] ?? OTHER;
+export const ofHealth = (name) => HEALTH[name] ?? OTHER;
+export const plain = (name) => name.replaceAll("_", " ");
