@@ -32,12 +32,12 @@ down: setup  ## stop a fleet that runs in another terminal
 MEMORY     = $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 2>/dev/null && echo /dev/shm)
 UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2
 
-test: setup $(VENV)/bin/promtool  ## every test, with Ray and the real model
+test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium  ## every test, with Ray and the real model
 	$(UNIT_TESTS) -m "not ray and not model and not gpu"
 	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
 
-test-unit: setup  ## the fast tests: no Ray, no real model, no database server
-	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not slow"
+test-unit: setup  ## the fast tests: no Ray, no real model, no database server, no browser
+	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not browser and not slow"
 
 check: setup  ## static: lint, format, types, import contracts, generated files
 	$(BIN)/ruff check .
@@ -70,6 +70,14 @@ $(VENV)/bin/promtool: $(VENV)/.ready
 	  work=$$(mktemp -d) && cd $$work && { apt-cache show prometheus >/dev/null 2>&1 || apt-get update -qq; } && \
 	  apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && \
 	  install -m 755 usr/bin/promtool $(CURDIR)/$@ && rm -r $$work; fi
+
+# Chromium needs dozens of Debian's libraries, so it is installed, not unpacked. Without it its tests are skipped.
+$(VENV)/bin/chromium: $(VENV)/.ready
+	@command -v chromium >/dev/null || { sudo=$$(test "$$(id -u)" = 0 || echo sudo) && \
+	  { apt-cache show chromium >/dev/null 2>&1 || $$sudo apt-get update -qq; } && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium fonts-dejavu-core; }; \
+	if command -v chromium >/dev/null; then ln -sf "$$(command -v chromium)" $@; \
+	else echo "no Chromium to be had: the dashboard's tests in a browser are skipped"; fi
 
 constraints: setup  ## pin what is installed now
 	@{ echo "# Exact versions that are tested together; regenerate with 'make constraints' in a clean environment."; \

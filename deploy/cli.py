@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
+from urllib.parse import urlencode
 
 import typer
 from rich.console import Console
@@ -18,7 +19,7 @@ from rich.text import Text
 from deploy import canary_cli, local_fleet, train_cli
 from deploy.bench.load import load_command
 from deploy.check_cli import check_command
-from deploy.connection import Token, Url, connect
+from deploy.connection import Token, Url, address, connect
 from deploy.evidence import commands as evidence_commands
 from deploy.fleet_state import LOG_FILE, FleetState, Phase, is_running, read_state
 from deploy.lint import lint_fleet, require_clean
@@ -100,6 +101,20 @@ def status(url: Url = None, token: Token = None, output: Output = Format.TEXT) -
 
 
 @app.command()
+def dashboard(
+    url: Url = None,
+    token: Token = None,
+    is_opened: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
+) -> None:
+    """Print a link to the dashboard that signs in: the token stands behind '#', which browsers do not send."""
+    target, known = address(url, token)
+    link = f"{target}/dashboard" + (f"#{urlencode({'token': known})}" if known else "")
+    typer.echo(link)
+    if is_opened:
+        typer.launch(link)
+
+
+@app.command()
 def manifest(
     file: ConfigFile = DEFAULT_CONFIG,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here instead of to stdout.")] = None,
@@ -165,6 +180,7 @@ def welcome(state: FleetState, config: FleetConfig, *, is_left_running: bool) ->
             f"  curl -N {state.url}/v1/chat/completions -H 'content-type: application/json'{key} \\",
             f"    -d '{json.dumps(body)}'",
             "",
+            f"  dashboard    {state.url}/dashboard  (`fleet dashboard` prints a link that signs in)",
             f"  metrics      {state.url}/metrics",
             "  fleet        fleet status",
             "  roll out     fleet canary start -f deploy/manifests/plan.yaml && fleet canary status -w",

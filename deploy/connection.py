@@ -20,8 +20,13 @@ Token = Annotated[
 
 def connect(url: str | None, token: str | None) -> AdminClient:
     """The fleet at `url`, else the local one; the local fleet's token is sent to no other."""
+    return AdminClient(*address(url, token))
+
+
+def address(url: str | None, token: str | None) -> tuple[str, str | None]:
+    """URL and token of the fleet that `connect` would talk to."""
     state = read_state(state_folder())
     target = (url or (state.url if state else DEFAULT_URL)).rstrip("/")
     if token is None and state is not None and state.url == target:
         token = resolve_secret(state.admin_token)
-    return AdminClient(target, token)
+    return target, token

@@ -54,6 +54,7 @@ class InProcess:
 class FullWorld(World):
     """A world whose requests also have first tokens and drafts at every position, and whose drafts have a health."""
 
+    routers: int = 1
     draft: str = "healthy"
 
     def serve(self, router: Router) -> None:

@@ -272,6 +272,22 @@ def test_the_local_fleets_token_goes_to_no_other_fleet(monkeypatch: pytest.Monke
     assert seen == ["local-secret", "local-secret", None, "theirs"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "link"),
+    [
+        (["--token", "a b&c"], "http://there:8000/dashboard#token=a+b%26c"),
+        ([], "http://there:8000/dashboard"),
+    ],
+)
+def test_the_dashboards_link_signs_in_where_the_token_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], link: str
+) -> None:
+    monkeypatch.setenv("FLEET_STATE", str(tmp_path))
+    monkeypatch.delenv("FLEET_ADMIN_TOKEN", raising=False)
+    done = CliRunner().invoke(app, ["dashboard", "--url", "http://there:8000/", *arguments])
+    assert (done.exit_code, done.stdout.strip()) == (0, link)
+
+
 def test_explain_prints_for_a_person_and_for_a_machine(
     run: Callable[..., Any], asked: list[tuple[str, str, Any]], answers: dict[str, Any]
 ) -> None:
