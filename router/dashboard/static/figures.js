@@ -17,17 +17,20 @@ export const FIGURES = [
     note: "% of eligible requests",
     isOverTime: true,
     yaxis: { range: [0, 104], ticksuffix: " %" },
-    traces: ({ points, theme }) => [
-      line(points, "set", points.map((point) => point.weight_set), { colour: theme["series-1"], dash: "solid" }, " %", "hv"),
-      {
-        ...line(points, "realised", points.map((point) => point.weight_realised), { colour: theme.ink, dash: "dot" }, " %"),
-        mode: "markers", marker: { size: 4, symbol: "circle-open", color: theme.ink },
-      },
-    ],
-    now: ({ points, theme }) => [
-      { name: "set", style: { colour: theme["series-1"], dashes: "" }, text: percent(points.at(-1)?.weight_set ?? null) },
-      { name: "realised", style: { colour: theme.ink, dashes: "3 5" }, text: percent(points.at(-1)?.weight_realised ?? null) },
-    ],
+    traces: ({ points, theme }) => {
+      const set = line(points, "set", points.map((point) => point.weight_set), { colour: theme["series-1"] }, " %");
+      const realised = line(points, "realised", points.map((point) => point.weight_realised), {}, " %");
+      const marker = { size: 4, symbol: "circle-open", color: theme.ink };
+      return [{ ...set, line: { ...set.line, shape: "hv" } }, { ...realised, mode: "markers", marker }];
+    },
+    now: ({ points, theme }) => {
+      const last = points.at(-1);
+      const [set, realised] = [last?.weight_set ?? null, last?.weight_realised ?? null].map((value) => percent(value));
+      return [
+        { name: "set", style: { colour: theme["series-1"], dashes: "" }, text: set },
+        { name: "realised", style: { colour: theme.ink, dashes: "3 5" }, text: realised },
+      ];
+    },
   },
   {
     name: "throughput",
@@ -76,11 +79,13 @@ function latency(metric, title, note) {
     isOverTime: true,
     yaxis: {},
     traces: ({ points, paths }) => paths.flatMap((path) => {
-      const [middle, tail] = [0, 1].map((end) => series(points, path.path, (part) => (part[metric] === null ? null : ms(part[metric][end]))));
+      const read = (end) => (part) => (part[metric] === null ? null : ms(part[metric][end]));
+      const [middle, tail] = [0, 1].map((end) => series(points, path.path, read(end)));
+      const top = line(points, `${path.path} p95`, tail, path.style, " ms");
       return [
         band(points, middle, tail, path.style),
         line(points, `${path.path} median`, middle, path.style, " ms"),
-        { ...line(points, `${path.path} p95`, tail, path.style, " ms"), line: { color: path.style.colour, dash: path.style.dash, width: 1 } },
+        { ...top, line: { ...top.line, width: 1 } },
       ];
     }),
     now: ({ points, paths }) => paths.map((path) => {
@@ -91,17 +96,23 @@ function latency(metric, title, note) {
   };
 }
 
-function line(points, name, y, style, unit, shape = "linear") {
+function line(points, name, y, style, unit) {
   return {
-    type: "scatter", mode: "lines", name, x: times(points), y, connectgaps: false,
-    line: { color: style.colour, dash: style.dash, width: 2.2, shape },
+    type: "scatter",
+    mode: "lines",
+    name,
+    x: times(points),
+    y,
+    connectgaps: false,
+    line: { color: style.colour, dash: style.dash, width: 2.2 },
     hovertemplate: `%{y:.4~g}${unit}`,
   };
 }
 
 /** One closed polygon for every stretch without a gap. */
 function band(points, low, high, style) {
-  const x = [], y = [];
+  const x = [];
+  const y = [];
   for (const [first, last] of stretches(low)) {
     const there = points.slice(first, last).map((point, place) => [point.at, low[first + place]]);
     const back = points.slice(first, last).map((point, place) => [point.at, high[first + place]]).reverse();
@@ -112,10 +123,17 @@ function band(points, low, high, style) {
     x.push(null);
     y.push(null);
   }
+  const texture = { fgcolor: style.colour, fgopacity: 0.35, fillmode: "overlay", size: 7, solidity: 0.12 };
   return {
-    type: "scatter", mode: "lines", x, y, fill: "toself", hoverinfo: "skip", line: { width: 0 },
+    type: "scatter",
+    mode: "lines",
+    x,
+    y,
+    fill: "toself",
+    hoverinfo: "skip",
+    line: { width: 0 },
     fillcolor: `${style.colour}2b`,
-    fillpattern: { shape: style.texture, fgcolor: style.colour, fgopacity: 0.35, fillmode: "overlay", size: 7, solidity: 0.12 },
+    fillpattern: { shape: style.texture, ...texture },
   };
 }
 
@@ -154,10 +172,21 @@ function positions(points, path) {
 function bars(points, path, theme) {
   const found = positions(points, path.path);
   const shares = found.accepted.map((count) => (100 * count) / found.rounds);
+  const { colour, texture } = path.style;
   return {
-    type: "bar", name: path.path, x: shares.map((_, place) => place + 1), y: shares,
-    text: shares.map((share) => `${share.toFixed(0)} %`), textposition: "outside", textfont: { color: theme.ink }, cliponaxis: false,
-    marker: { color: `${path.style.colour}55`, line: { color: path.style.colour, width: 1.5 }, pattern: { shape: path.style.texture, fgcolor: path.style.colour, solidity: 0.2 } },
-    hovertemplate: `%{y:.1f} % at %{x}<extra>%{fullData.name}</extra>`,
+    type: "bar",
+    name: path.path,
+    x: shares.map((_, place) => place + 1),
+    y: shares,
+    text: shares.map((share) => `${share.toFixed(0)} %`),
+    textposition: "outside",
+    textfont: { color: theme.ink },
+    cliponaxis: false,
+    marker: {
+      color: `${colour}55`,
+      line: { color: colour, width: 1.5 },
+      pattern: { shape: texture, fgcolor: colour, solidity: 0.2 },
+    },
+    hovertemplate: "%{y:.1f} % at %{x}<extra>%{fullData.name}</extra>",
   };
 }

@@ -20,7 +20,8 @@ export function showGuardrails(status) {
 
 function estimate(verdict) {
   const range = verdict.interval === null ? "no interval yet" : interval(verdict.interval, verdict.unit);
-  return [el("span", { class: "number" }, amount(verdict.estimate, verdict.unit)), el("span", { class: "quiet" }, range)];
+  const value = el("span", { class: "number" }, amount(verdict.estimate, verdict.unit));
+  return [value, el("span", { class: "quiet" }, range)];
 }
 
 /** From 1, which is no evidence at all, to the threshold, on a logarithmic scale. */

@@ -2,16 +2,17 @@
 
 import { el } from "./dom.js";
 import { FIGURES } from "./figures.js";
-import { plain } from "./words.js";
 import { styleOf, theme } from "./style.js";
 
 const FINE_POINTER = matchMedia("(pointer: fine)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
+const SVG = "http://www.w3.org/2000/svg";
 
 export class Plots {
   #plots = new Map();
   #legend;
   #latest = null;
+  #drawn = "";
 
   constructor(place, legend) {
     this.#legend = legend;
@@ -38,7 +39,9 @@ export class Plots {
 
   show(past, status) {
     this.#latest = { points: past.points, marks: past.marks(), span: past.span, paths: status.paths };
-    this.#draw();
+    const news = [past.span, past.points.at(-1)?.at, past.events.at(-1)?.id, status.paths.length].join();
+    if (news !== this.#drawn) this.#draw();
+    this.#drawn = news;
   }
 
   #draw() {
@@ -60,13 +63,18 @@ function within(marks, points) {
 }
 
 function mergedLayout(figure, { theme: colours, points }, marks, span) {
-  const axis = { gridcolor: colours.line, zerolinecolor: colours.line, linecolor: colours.line, fixedrange: !FINE_POINTER.matches };
+  const isTouched = !FINE_POINTER.matches;
+  const axis = { gridcolor: colours.line, zerolinecolor: colours.line, linecolor: colours.line, fixedrange: isTouched };
   const time = { ...axis, type: "date", range: timeRange(points), nticks: 6, tickformat: "%H:%M" };
   return {
-    ...{ paper_bgcolor: "transparent", plot_bgcolor: "transparent", showlegend: false, uirevision: span, height: 230 },
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
+    showlegend: false,
+    height: 230,
+    uirevision: span, // a zoom survives new points
     font: { family: "system-ui, sans-serif", size: 12, color: colours.muted },
     margin: { t: 22, r: 12, b: 30, l: 46 },
-    dragmode: FINE_POINTER.matches ? "zoom" : false,
+    dragmode: isTouched ? false : "zoom",
     hovermode: "x unified",
     hoverlabel: { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.ink } },
     xaxis: figure.isOverTime ? time : { ...axis, ...figure.xaxis },
@@ -87,14 +95,21 @@ function timeRange(points) {
 
 function markLine(mark, colours) {
   const at = new Date(mark.at * 1000);
-  return { type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: colours[mark.tone], width: 1, dash: "dot" } };
+  const line = { color: colours[mark.tone], width: 1, dash: "dot" };
+  return { type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line };
 }
 
 /** A sign above its line; what it means is shown to a pointer, and listed under Events for everybody. */
 function markSign(mark, colours) {
   return {
-    x: new Date(mark.at * 1000), yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: mark.sign,
-    font: { size: 11, color: colours[mark.tone] }, hovertext: wrapped(mark.text), captureevents: false,
+    x: new Date(mark.at * 1000),
+    yref: "paper",
+    y: 1,
+    yanchor: "bottom",
+    showarrow: false,
+    text: mark.sign,
+    font: { size: 11, color: colours[mark.tone] },
+    hovertext: wrapped(mark.text),
   };
 }
 
@@ -107,22 +122,23 @@ function wrapped(text) {
 function markLegend(marks) {
   const words = new Map(marks.map((mark) => [mark.word, mark]));
   return [...words.values()].map((mark) => el("li", { class: "entry" },
-    el("span", { "aria-hidden": "true", "data-tone": mark.tone }, mark.sign), ` ${plain(mark.word)}`));
+    el("span", { "aria-hidden": "true", "data-tone": mark.tone }, mark.sign), ` ${mark.word}`));
 }
 
 function legendEntry({ name, style, text }) {
   return el("span", { class: "entry" }, style === null ? null : sample(style), el("b", {}, name), ` ${text}`);
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
 /** A piece of the path's line, as the plot draws it. */
 function sample(style) {
-  const line = document.createElementNS(SVG, "line");
-  const attributes = { x1: 0, x2: 26, y1: 6, y2: 6, "stroke-width": 2.5, stroke: style.colour, "stroke-dasharray": style.dashes };
-  const picture = document.createElementNS(SVG, "svg");
-  for (const [name, value] of Object.entries(attributes)) line.setAttribute(name, value);
-  for (const [name, value] of Object.entries({ width: 26, height: 12, "aria-hidden": "true" })) picture.setAttribute(name, value);
-  picture.append(line);
+  const picture = svg("svg", { width: 26, height: 12, "aria-hidden": "true" });
+  const stroke = { stroke: style.colour, "stroke-width": 2.5, "stroke-dasharray": style.dashes };
+  picture.append(svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, ...stroke }));
   return picture;
+}
+
+function svg(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
 }

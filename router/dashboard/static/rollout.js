@@ -34,7 +34,8 @@ function showNone(status) {
 function name(rollout) {
   const attempt = rollout.attempt > 1 ? ` · attempt ${rollout.attempt}` : "";
   const ended = rollout.ended_at === null ? "" : `, ended ${clockTime(rollout.ended_at)}`;
-  return `${rollout.id} · ${rollout.stable} → ${rollout.canary}${attempt} · started ${clockTime(rollout.started_at)}${ended}`;
+  const began = `started ${clockTime(rollout.started_at)}`;
+  return `${rollout.id} · ${rollout.stable} → ${rollout.canary}${attempt} · ${began}${ended}`;
 }
 
 function stepItem(rollout, step, place) {
@@ -45,7 +46,8 @@ function stepItem(rollout, step, place) {
   const done = isDone ? 1 : isPresent ? share(rollout) : 0;
   const word = isDone ? "done" : isPresent ? "now" : isOver ? "not reached" : "to come";
   const bake = step.bake_seconds > 0 ? `${duration(step.bake_seconds)} bake` : "no bake";
-  return el("li", { class: "step", "data-word": word, "aria-current": isPresent ? "step" : null },
+  const attributes = { class: "step", "data-word": word, "aria-current": isPresent ? "step" : null };
+  return el("li", attributes,
     el("span", { class: "step-weight" }, `${isDone ? "✔ " : ""}${percent(step.weight, 0)}`),
     el("span", { class: "quiet" }, `${word} · ${bake}`),
     bar(done));

@@ -1,7 +1,7 @@
 // Who is asking? The admin token, kept in this tab and sent with every question, and what an answer that refuses means.
 
 const KEY = "fleet-admin-token";
-const PATIENCE_MS = 8000;
+const PATIENCE_MS = 15_000;
 
 /** The fleet wants a token, or a better one. */
 export class SignInNeeded extends Error {}

@@ -1,6 +1,8 @@
 // How is each path drawn? A colour, a dash and a texture each, so that the colour may be missing.
 
-const NAMES = ["card", "ink", "muted", "line", "calm", "good", "warn", "bad", "series-0", "series-1", "series-2", "series-3"];
+const TONES = ["calm", "good", "warn", "bad"];
+const SERIES = ["series-0", "series-1", "series-2", "series-3"];
+const NAMES = ["card", "ink", "muted", "line", ...TONES, ...SERIES];
 const DASHES = [
   { dash: "dash", dashes: "7 4", texture: "" },
   { dash: "solid", dashes: "", texture: "/" },
