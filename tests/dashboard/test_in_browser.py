@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 PATIENCE_MS = 60_000
 """The machine may be busy; a page that is right answers much sooner."""
+THROUGHPUT = "document.querySelector('[data-figure=throughput] .plot')"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -34,15 +35,20 @@ FLAGS = [
 ]
 
 
+def chromium() -> str | None:
+    """The browser that `make` found or installed, or the system's."""
+    beside_python = Path(__file__).parents[2] / ".venv" / "bin" / "chromium"
+    return str(beside_python) if beside_python.exists() else shutil.which("chromium")
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    beside_python = Path(__file__).parents[2] / ".venv" / "bin" / "chromium"
-    chromium = str(beside_python) if beside_python.exists() else shutil.which("chromium")
-    if chromium is None:
+    program = chromium()
+    if program is None:
         pytest.skip("Chromium is not installed; `make .venv/bin/chromium` fetches it")
     expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=chromium, args=FLAGS, timeout=2 * PATIENCE_MS)
+        launched = await playwright.chromium.launch(executable_path=program, args=FLAGS, timeout=2 * PATIENCE_MS)
         yield launched
         await launched.close()
 
@@ -70,6 +76,11 @@ class Visit:
 
     async def has_plots(self) -> None:
         await expect(self.page.locator(".main-svg").first).to_be_visible()
+
+    async def shows_points(self, count: int) -> None:
+        """So many points have come in, and are drawn."""
+        await self.sees("#resolution", f": {count} of at most")
+        assert await self.page.evaluate(f"{THROUGHPUT}.data[0].x.length") == count
 
 
 @asynccontextmanager
@@ -117,7 +128,7 @@ async def test_a_rollout_is_seen_to_step_and_to_be_rolled_back_with_its_reason(b
         await seen.sees("#state", "✖ rolled back")
         await seen.sees("#reason", world.rollout["reason"])
         await seen.sees('.weight[data-kind="set"]', "0.0 %")
-        await seen.sees("#events tbody tr:has-text('rolled back')", "itl_p95")
+        await seen.sees("#events tr:has-text('rolled_back (itl_p95')", "weight 50 % -> 0 %")
         verdict = seen.page.locator("#guardrails tr", has=seen.page.get_by_role("rowheader", name="itl_p95"))
         await expect(verdict).to_contain_text("✖ fail")
         await expect(verdict.get_by_role("meter")).to_have_attribute("aria-valuenow", "100")
@@ -132,17 +143,15 @@ async def test_a_rollout_is_seen_to_step_and_to_be_rolled_back_with_its_reason(b
 async def test_the_past_and_the_sign_in_survive_a_reload(browser, tokenizer, world) -> None:
     start(world, 40)
     link = f"/dashboard#token={TOKEN}"
-    points = "document.querySelector('[data-figure=throughput] .plot').data[0].x.length"
     async with serving(stage_app(world, tokenizer, admin_token=TOKEN)) as url, visit(browser, url + link) as seen:
         await seen.has_plots()
-        before = await seen.page.evaluate(points)
         assert TOKEN not in seen.page.url
+        await seen.shows_points(10)
         world.run(10)
-        await seen.page.wait_for_function(f"{points} > {before}")
-        shown = await seen.page.evaluate(points)
+        await seen.shows_points(12)
         await seen.page.reload(wait_until="commit")
         await seen.has_plots()
-        assert await seen.page.evaluate(points) >= shown
+        await seen.shows_points(12)
     assert seen.complaints == []
 
 

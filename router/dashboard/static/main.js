@@ -42,10 +42,14 @@ function show(answer) {
   showPaths(answer.status);
   showEvents(past.events);
   plots.show(past, answer.status);
-  setText("resolution", `A point every ${duration(answer.every_seconds)}, the last ${answer.kept} are kept.`);
+  setText("resolution", resolution(answer));
   document.body.dataset.answer = "fresh";
   setText("freshness", `● live`);
   byId("freshness").title = `answered ${clockTime(answer.status.at)}`;
+}
+
+function resolution({ every_seconds: seconds, kept }) {
+  return `One point every ${duration(seconds)}: ${past.points.length} of at most ${kept}.`;
 }
 
 function explain(error) {

@@ -25,7 +25,8 @@ export function showRollout(status) {
 
 function showNone(status) {
   setText("state", "○ no rollout");
-  setText("reason", `All traffic goes to “${status.split.stable}”. Start one with: fleet canary start -f plan.yaml`);
+  const { stable } = status.split;
+  setText("reason", `All traffic goes to “${stable}”. Start one with: fleet canary start -f plan.yaml`);
   setText("rollout-name", "");
   for (const id of ["steps", "weights", "facts"]) byId(id).replaceChildren();
   document.title = `Fleet · ${status.model}`;
@@ -49,7 +50,7 @@ function stepItem(rollout, step, place) {
   const attributes = { class: "step", "data-word": word, "aria-current": isPresent ? "step" : null };
   return el("li", attributes,
     el("span", { class: "step-weight" }, `${isDone ? "✔ " : ""}${percent(step.weight, 0)}`),
-    el("span", { class: "quiet" }, `${word} · ${bake}`),
+    el("span", { class: "quiet" }, word, el("span", { class: "bake" }, ` · ${bake}`)),
     bar(done));
 }
 
@@ -68,7 +69,9 @@ function weight(label, value, canary, kind) {
   return el("div", { class: "weight", "data-kind": kind },
     el("span", { class: "weight-label" }, label),
     bar((value ?? 0) / 100),
-    el("span", { class: "weight-value" }, percent(value), el("span", { class: "quiet" }, ` to ${canary}`)));
+    el("span", { class: "weight-value" },
+      el("b", {}, percent(value)),
+      el("span", { class: "quiet" }, ` to ${canary}`)));
 }
 
 function facts(rollout) {

@@ -1,8 +1,8 @@
 // Which sign stands for which state? A shape and a word each, so that nothing hangs on colour.
 
-/** tone: calm, good, warn or bad. */
+/** tone: none, calm, good, warn or bad. */
 const STATES = {
-  preparing: { sign: "◌", tone: "calm", mark: "begins to prepare" },
+  preparing: { sign: "◌", tone: "calm", mark: "preparing" },
   baking: { sign: "▶", tone: "calm", mark: "step" },
   paused: { sign: "⏸", tone: "warn", mark: "paused" },
   holding: { sign: "⏸", tone: "warn", mark: "holding" },
@@ -17,7 +17,7 @@ const VERDICTS = {
   fail: { sign: "✖", tone: "bad" },
 };
 const HEALTH = {
-  none: { sign: "–", tone: "calm" },
+  none: { sign: "–", tone: "none" },
   healthy: { sign: "●", tone: "good" },
   degraded: { sign: "◐", tone: "warn" },
   lost: { sign: "✖", tone: "bad" },
