@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +15,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from deploy import render
 from fleet.errors import Unavailable
 from fleet.tokenizer import Tokenizer
 from tests.canary.world import Behaviour, plan
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 PATIENCE_MS = 60_000
 """The machine may be busy; a page that is right answers much sooner."""
+Scheme = Literal["light", "dark"]
 THROUGHPUT = "document.querySelector('[data-figure=throughput] .plot')"
 FLAGS = [
     "--no-sandbox",
@@ -46,7 +49,6 @@ async def browser() -> AsyncIterator[Browser]:
     program = chromium()
     if program is None:
         pytest.skip("Chromium is not installed; `make .venv/bin/chromium` fetches it")
-    expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(executable_path=program, args=FLAGS, timeout=2 * PATIENCE_MS)
         yield launched
@@ -84,8 +86,9 @@ class Visit:
 
 
 @asynccontextmanager
-async def visit(browser: Browser, url: str, *, width: int = 1280, scheme: str = "light") -> AsyncIterator[Visit]:
-    context = await browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)  # type: ignore[arg-type]
+async def visit(browser: Browser, url: str, *, width: int = 1280, scheme: Scheme = "light") -> AsyncIterator[Visit]:
+    expect.set_options(timeout=PATIENCE_MS)
+    context = await browser.new_context(viewport={"width": width, "height": 812}, color_scheme=scheme)
     context.set_default_timeout(PATIENCE_MS)
     visit = Visit(await context.new_page())
     visit.page.on("console", lambda message: visit.complaints.append(f"{message.type}: {message.text}"))
@@ -156,7 +159,9 @@ async def test_the_past_and_the_sign_in_survive_a_reload(browser, tokenizer, wor
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
-async def test_the_page_fits_its_screen_and_is_accessible(browser, tokenizer, world, width: int, scheme: str) -> None:
+async def test_the_page_fits_its_screen_and_is_accessible(
+    browser, tokenizer, world, width: int, scheme: Scheme
+) -> None:
     start(world, 30)
     link = f"/dashboard#token={TOKEN}"
     app = stage_app(world, tokenizer, admin_token=TOKEN)
@@ -201,3 +206,19 @@ async def test_a_wrong_token_and_a_controller_that_is_away_are_told_in_words(
             patch.setattr(world.controller, "command", away)
             await seen.sees("#freshness", "the controller cannot be reached; trying again")
         await seen.sees("#freshness", "live")
+
+
+async def test_numbers_read_as_they_do_in_the_terminal(browser, tokenizer, world) -> None:
+    values = [0.0, 0.12345, -0.0421, 1.5, -0.0004, 0.0312, 0.9996]
+    units = ["percent", "points", "seconds", "ratio"]
+    seconds = [0.4, 59.6, 61, 3599.4, 7325]
+    script = """async ([values, units, seconds]) => {
+        const main = document.querySelector("script[src$='main.js']").src;
+        const { amount, duration } = await import(main.replace("main.js", "format.js"));
+        return [units.map((unit) => values.map((value) => amount(value, unit))), seconds.map(duration)];
+    }"""
+    async with serving(stage_app(world, tokenizer)) as url, visit(browser, f"{url}/dashboard") as seen:
+        await expect(seen.page.locator("#sign-in")).to_be_visible()
+        amounts, durations = await seen.page.evaluate(script, [values, units, seconds])
+    assert amounts == [[render.amount(value, unit) for value in values] for unit in units]
+    assert durations == [render.duration(value) for value in seconds]

@@ -19,14 +19,14 @@ export function showGuardrails(status) {
 }
 
 function estimate(verdict) {
-  const range = verdict.interval === null ? "no interval yet" : interval(verdict.interval, verdict.unit);
+  const range = verdict.interval === null ? "" : interval(verdict.interval, verdict.unit);
   const value = el("span", { class: "number" }, amount(verdict.estimate, verdict.unit));
   return [value, el("span", { class: "quiet" }, range)];
 }
 
 /** From 1, which is no evidence at all, to the threshold, on a logarithmic scale. */
 function evidence({ e_value: value, threshold, guardrail, level }) {
-  if (value === null || threshold === null) return el("span", { class: "quiet" }, "trips at once");
+  if (value === null || threshold === null) return el("span", { class: "quiet" }, "needs no statistics");
   const reached = Math.min(Math.max(Math.log(value) / Math.log(threshold), 0), 1);
   const fill = el("span", { class: "fill" });
   fill.style.width = `${100 * reached}%`;
