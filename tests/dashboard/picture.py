@@ -26,7 +26,9 @@ def rolled_back(folder: Path) -> FullWorld:
     world = FullWorld(folder, requests_per_second=8.0)
     world.run(60)
     world.command("start", plan=plan(steps=STEPS, guardrails=RAILS))
-    world.run(190)
+    while world.rollout["weight_set"] < 25:
+        world.run(2)
+    world.run(45)
     world.behaviours["speculative"] = Behaviour(itl_seconds=0.044, acceptance=0.66)
     world.draft = "degraded"
     world.run_until("rolled_back")
