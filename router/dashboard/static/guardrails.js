@@ -1,7 +1,7 @@
 // What does each guardrail say, and how near is it to tripping?
 
 import { el, setRows } from "./dom.js";
-import { UNKNOWN, amount, duration, interval, short } from "./format.js";
+import { amount, duration, interval, short } from "./format.js";
 import { ofVerdict, plain } from "./words.js";
 
 export function showGuardrails(status) {
@@ -47,6 +47,6 @@ function evidence({ e_value: value, threshold, guardrail, level }) {
 function samples(verdict) {
   const seen = el("span", { class: "number" }, String(verdict.samples));
   const wait = verdict.eta_seconds === null ? "" : `, ${duration(verdict.eta_seconds)}`;
-  const more = verdict.needed ? `${verdict.needed} more${wait}` : verdict.needed === 0 ? "enough" : UNKNOWN;
+  const more = verdict.needed ? `${verdict.needed} more${wait}` : verdict.needed === 0 ? "enough" : "";
   return [seen, el("span", { class: "quiet" }, more)];
 }

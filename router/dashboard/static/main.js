@@ -21,15 +21,12 @@ async function ask() {
   clearTimeout(timer);
   if (asking || document.hidden) return;
   asking = true;
-  const span = past.span;
-  try {
-    const answer = await overview(past.question());
-    if (span === past.span) show(answer);
-  } catch (error) {
-    explain(error);
-  }
+  const known = past.points;
+  const answer = await overview(past.question()).catch(explain);
   asking = false;
-  if (byId("sign-in").hidden) timer = setTimeout(ask, span === past.span ? POLL_MS : 0);
+  const isWanted = known === past.points; // not another span of time since
+  if (byId("sign-in").hidden) timer = setTimeout(ask, isWanted ? POLL_MS : 0);
+  if (answer !== undefined && isWanted) show(answer);
 }
 
 function show(answer) {
@@ -44,7 +41,7 @@ function show(answer) {
   plots.show(past, answer.status);
   setText("resolution", resolution(answer));
   document.body.dataset.answer = "fresh";
-  setText("freshness", `● live`);
+  setText("freshness", "● live");
   byId("freshness").title = `answered ${clockTime(answer.status.at)}`;
 }
 
@@ -62,8 +59,7 @@ function explain(error) {
     return;
   }
   document.body.dataset.answer = "stale";
-  const isSilent = error instanceof TypeError || error.name === "TimeoutError";
-  setText("freshness", `▲ ${isSilent ? "the fleet does not answer" : error.message}; trying again`);
+  setText("freshness", `▲ ${error.message}; trying again`);
 }
 
 byId("sign-in").addEventListener("submit", (event) => {

@@ -81,8 +81,8 @@ function facts(rollout) {
   return [
     fact("Step", `${rollout.step} of ${rollout.steps.length}`),
     fact("Bake left", left),
-    fact("Windows", `${rollout.windows} of ${rollout.windows_needed}`),
-    fact("Canary requests", `${rollout.requests} of ${rollout.requests_needed}`),
+    fact("Windows", `${rollout.windows} (${rollout.windows_needed} needed)`),
+    fact("Canary requests", `${rollout.requests} (${rollout.requests_needed} needed)`),
     fact("Waits for", rollout.waiting_for ?? (isOver ? "nothing, it is over" : "its bake to end"), "wide"),
   ];
 }

@@ -20,11 +20,14 @@ export const keep = (token) => sessionStorage.setItem(KEY, token);
 export async function overview(question) {
   const token = sessionStorage.getItem(KEY);
   if (token === null) throw new SignInNeeded("");
-  const answer = await fetch("admin/canary/overview", {
+  const request = {
     method: "POST",
     headers: { authorization: `Bearer ${token}` },
     body: JSON.stringify(question),
     signal: AbortSignal.timeout(PATIENCE_MS),
+  };
+  const answer = await fetch("admin/canary/overview", request).catch(() => {
+    throw new Error("the fleet does not answer");
   });
   if (answer.ok) return (await answer.json()).overview;
   const reason = await refusal(answer);
