@@ -9,9 +9,11 @@ from typing import Any
 
 from canary import commands
 from canary.desk import Desk
+from canary.drift_watch import DriftWatch
 from canary.events import (
     CapacityChanged,
     HardTripped,
+    OperatorAborted,
     OperatorRetried,
     RolloutStarted,
     SplitApplied,
@@ -24,9 +26,10 @@ from canary.inbox import Inbox
 from canary.journal import Journal
 from canary.notifier import Notifier
 from canary.outlook import outlook
-from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
+from canary.plan import PathFacts, Plan, cautions, doubts, misfits, read_plan
 from canary.power import blind_spots
 from canary.rates import Rates, Totals
+from canary.rollout_state import State
 from canary.status import (
     CommandAnswer,
     Explanation,
@@ -77,6 +80,7 @@ class Controller:
         self._notifier = Notifier(config.webhooks, desk)
         self._rates = Rates()
         self._trend = Trend()
+        self._watch = DriftWatch()
         self._trips: list[HardTrip] = []
         self._opened_at = self._ticked_at = self._looked_at = desk.now()
         self._journal_failures = 0
@@ -161,6 +165,7 @@ class Controller:
         self._inbox.commit()
         self._ticked_at = at
         served = self._desk.memory.served
+        self._watch.tick(at, self._desk.rollout, served, self._view)
         self._rates.sample(at, {path: Totals.of(tally) for path, tally in served.items()})
         self._trend.sample(trend_moment(self._picture(), self._desk.wall()), served)
 
@@ -169,6 +174,9 @@ class Controller:
         if rollout is None or rollout.plan.canary not in self._view.paths:
             return
         ready = self._view.ready(rollout.plan.canary)
+        if rollout.state == State.PREPARING and (reasons := doubts(rollout.plan, self._view.fingerprints())):
+            self._desk.apply(OperatorAborted(at, "; ".join(reasons)))
+            return
         # Just after a start nobody has reported yet: that is no reason to take the canary out.
         if ready >= rollout.capacity.ready or at - self._opened_at > STALE_SECONDS:
             self._desk.apply(CapacityChanged(at, ready, self._view.paths[rollout.plan.canary].replicas))
@@ -263,7 +271,7 @@ class Controller:
         return self._moved(commands.confirmation(event, self._desk.rollout or rollout))
 
     def _refuse_unfit(self, plan: Plan) -> None:
-        problems = misfits(plan, self._view.paths, self._desk.memory.stable)
+        problems = misfits(plan, self._view.paths, self._desk.memory.stable) + doubts(plan, self._view.fingerprints())
         if problems:
             raise Conflict("; ".join(problems))
 
@@ -273,7 +281,8 @@ class Controller:
             plan = read_plan(commands.plan_in(arguments))
         except ConfigError as error:
             return [str(error)], []
-        return misfits(plan, self._view.paths, self._desk.memory.stable), cautions(plan) + blind_spots(plan)
+        errors = misfits(plan, self._view.paths, self._desk.memory.stable) + doubts(plan, self._view.fingerprints())
+        return errors, cautions(plan) + blind_spots(plan)
 
     def _outlook(self, arguments: Mapping[str, Any]) -> Outlook:
         return outlook(read_plan(commands.plan_in(arguments)), self._rates.requests_per_second())
@@ -339,4 +348,5 @@ class Controller:
 
     def _picture(self) -> Picture:
         desk = self._desk
-        return Picture(self._model_name, desk.now(), desk.split, desk.memory, self._view, self._rates, desk.rollout)
+        split, rollout = desk.split, desk.rollout
+        return Picture(self._model_name, desk.now(), split, desk.memory, self._view, self._rates, rollout, self._watch)

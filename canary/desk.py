@@ -140,7 +140,7 @@ class Desk:
 
     def _adopt(self, rollout: Rollout) -> None:
         self.rollout = rollout
-        has_moved = rollout.state == State.PROMOTED
+        has_moved = rollout.state == State.PROMOTED and not rollout.plan.is_partial
         self.memory.stable = rollout.plan.canary if has_moved else rollout.plan.stable
         self.touch(["split"])
 
@@ -151,7 +151,7 @@ class Desk:
             return
         salt, eligible = "", Eligibility()
         if wanted.canary is not None and self.rollout is not None:
-            salt, eligible = self.rollout.id, self.rollout.plan.eligible.rule()
+            salt, eligible = self.rollout.id, self.rollout.plan.eligibility()
         memory.split = Split(present.version + 1, wanted.stable, wanted.canary, wanted.percent, salt, eligible)
         memory.split_at = memory.clock_seconds
         self.touch(["split"])

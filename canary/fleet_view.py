@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from canary.plan import PathFacts
@@ -110,6 +110,14 @@ class FleetView:
         """The path's living replicas, by id."""
         return [self.replicas[key] for key in sorted(self.replicas) if self.replicas[key].report.path == path]
 
+    def fingerprints(self) -> dict[str, dict[str, str]]:
+        """What measurements of each path depend on; parts in which its replicas differ hold every value."""
+        combined = {path: _combined([seen.report.fingerprint for seen in self.of(path)]) for path in self.paths}
+        return {
+            path: parts | {"path.replicas": str(self.paths[path].replicas)} if parts else {}
+            for path, parts in combined.items()
+        }
+
     def ready(self, path: str) -> int:
         return len(self.of(path))
 
@@ -149,3 +157,10 @@ class FleetView:
 def _is_saturated(report: ReplicaReport) -> bool:
     """It has a queue, or nearly as much as it can run at once."""
     return report.waiting > 0 or (report.running_limit > 0 and report.running >= FULL_SHARE * report.running_limit)
+
+
+def _combined(fingerprints: Sequence[Sequence[tuple[str, str]]]) -> dict[str, str]:
+    values: dict[str, set[str]] = {}
+    for part, value in (pair for fingerprint in fingerprints for pair in fingerprint):
+        values.setdefault(part, set()).add(value)
+    return {part: " | ".join(sorted(found)) for part, found in values.items()}

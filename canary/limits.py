@@ -132,7 +132,7 @@ class AcceptanceDrop(PlanSection):
     @classmethod
     def _refuses_evidence(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.get("reference") == "evidence":
-            raise ValueError("reference: evidence is not available yet: give a number, or 'calibrate'")
+            raise ValueError("reference: evidence needs the plan's evidence; name its folder, a number or 'calibrate'")
         return value
 
     @model_validator(mode="after")

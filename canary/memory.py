@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from canary.windows import OpenWindow
-from fleet.traffic import Eligibility, PathTally, SamplingMode, Split
+from fleet.traffic import Eligibility, PathTally, SamplingMode, Split, WinningCell
 
 
 @dataclass(slots=True)
@@ -85,5 +85,10 @@ def _split(value: Mapping[str, Any]) -> Split:
         None if rule["sampling"] is None else SamplingMode(rule["sampling"]),
         tuple(rule["tenants"]),
         tuple((name, wanted) for name, wanted in rule["headers"]),
+        None if (cells := rule.get("cells")) is None else tuple(_cell(cell) for cell in cells),
     )
     return Split(value["version"], value["stable"], value["canary"], value["canary_percent"], value["salt"], eligible)
+
+
+def _cell(value: Mapping[str, Any]) -> WinningCell:
+    return WinningCell(SamplingMode(value["sampling"]), value["above"], value["up_to"], value["draft_length"])

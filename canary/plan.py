@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from canary.evidence import Fingerprint, MatrixEvidence, objections
 from canary.limits import Duration, Guardrails, PlanSection
 from fleet.config import PathName, explain
 from fleet.errors import ConfigError
@@ -49,6 +50,12 @@ class Plan(PlanSection):
     stable: PathName
     canary: PathName
     eligible: Eligible = Eligible()
+    evidence: MatrixEvidence | str | None = Field(
+        None, description="Folder of a load matrix; `fleet canary start` sends what a rollout needs of it."
+    )
+    speculate: Literal["always", "where_it_wins"] = Field(
+        "always", description="where_it_wins: only the cells that the evidence keeps are eligible, for good."
+    )
     steps: tuple[Step, ...] = Field(min_length=1, max_length=50)
     holdback: float = Field(0.0, ge=0, le=50, description="Percent that stays on stable after promotion.")
     window: Duration = Field(30.0, ge=1, le=3600)
@@ -65,6 +72,10 @@ class Plan(PlanSection):
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Plan:
         weights = [step.weight for step in self.steps]
+        if self.is_partial and self.evidence is None:
+            raise ValueError("speculate: where_it_wins needs evidence, the folder of a load matrix")
+        if self.is_partial and self.holdback > 0:
+            raise ValueError("speculate: where_it_wins takes no holdback: what does not win stays on stable anyway")
         if self.stable == self.canary:
             raise ValueError("stable and canary must be different paths")
         if any(after <= before for before, after in pairwise(weights)):
@@ -81,6 +92,23 @@ class Plan(PlanSection):
         if self.on_no_data.hold < self.window:
             raise ValueError(f"on_no_data.hold must be at least one window ({self.window:g}s)")
         return self
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether promotion moves only the requests for which the canary wins; the rest stays on stable for good."""
+        return self.speculate == "where_it_wins"
+
+    @property
+    def matrix(self) -> MatrixEvidence | None:
+        """The evidence, where it is more than the name of a folder."""
+        return self.evidence if isinstance(self.evidence, MatrixEvidence) else None
+
+    def eligibility(self) -> Eligibility:
+        """Which requests take part."""
+        if not self.is_partial:
+            return self.eligible.rule()
+        cells = tuple(cell.winning() for cell in self.matrix.cells) if self.matrix else ()
+        return replace(self.eligible.rule(), cells=cells)
 
     @property
     def alpha_each(self) -> float:
@@ -137,11 +165,22 @@ def misfits(plan: Plan, paths: Mapping[str, PathFacts], stable: str) -> list[str
     return found
 
 
+def doubts(plan: Plan, live: Mapping[str, Fingerprint]) -> list[str]:
+    """Why the plan's evidence does not carry it on the fleet that runs, one line each; a plan without has none."""
+    if plan.evidence is None:
+        return []
+    if plan.matrix is None:
+        return [f"evidence: '{plan.evidence}' is a folder of yours; `fleet canary start -f` reads and sends it"]
+    return list(objections(plan.matrix, live, (plan.stable, plan.canary), needs_cells=plan.is_partial))
+
+
 def cautions(plan: Plan) -> list[str]:
     """What is allowed and seldom wise, one line each."""
     found = []
     if plan.window < 10:
         found.append(f"window: {plan.window:g}s suits drills; below 10s windows depend on each other (30s is usual)")
+    if plan.evidence is None:
+        found.append("evidence: none is given, so nothing but the guardrails says whether speculation pays")
     if not plan.guardrails.statistical:
         found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
     if plan.guardrails.peak_throughput and plan.eligible != Eligible():

@@ -84,8 +84,8 @@ class Rollout:
 
     @property
     def is_final(self) -> bool:
-        """Promoted without a holdback: the canary's path has become the stable one."""
-        return self.state == State.PROMOTED and self.plan.holdback == 0
+        """Promoted without a holdback, for all requests: the canary's path has become the stable one."""
+        return self.state == State.PROMOTED and self.plan.holdback == 0 and not self.plan.is_partial
 
     @property
     def is_over(self) -> bool:

@@ -45,6 +45,8 @@ class PathStatus(TypedDict):
     drafting_note: str
     """Why a speculative path drafts hardly anything; empty where it drafts."""
     replicas: list[ReplicaStatus]
+    fingerprint: dict[str, str]
+    """Part -> value of everything that measurements of the path depend on; empty without replicas."""
 
 
 class RouterStatus(TypedDict):
@@ -173,6 +175,29 @@ class RolloutStatus(TypedDict):
     """As it was given."""
 
 
+class DriftStatus(TypedDict):
+    """One reason why evidence no longer holds."""
+
+    reason: str
+    """fleet, traffic_mix, acceptance or concurrency."""
+    detail: str
+    value: float | None
+    limit: float | None
+
+
+class EvidenceStatus(TypedDict):
+    """The evidence that the rollout rests on, compared with what is served."""
+
+    folder: str
+    created: float
+    """Seconds since the Unix epoch."""
+    canary: str
+    is_stale: bool
+    drifts: list[DriftStatus]
+    renew: str
+    """The command that measures again."""
+
+
 class FleetStatus(TypedDict):
     """The answer to `status()`."""
 
@@ -183,6 +208,8 @@ class FleetStatus(TypedDict):
     paths: list[PathStatus]
     routers: list[RouterStatus]
     rollout: RolloutStatus | None
+    evidence: EvidenceStatus | None
+    """None where the rollout rests on none, or has ended badly."""
     at: float
     journal: str
     controller_pid: int

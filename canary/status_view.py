@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from canary.desk import Dates
 from canary.drafting import drafting_note
+from canary.drift import Reason
+from canary.drift_watch import DriftWatch
 from canary.fleet_view import FleetView, Seen
 from canary.memory import Memory
 from canary.rates import Rates
 from canary.rollout_state import Rollout, stage_of, step_weight, verdicts_of, waiting_for
 from canary.status import (
+    DriftStatus,
+    EvidenceStatus,
     FleetStatus,
     PathStatus,
     ReplicaStatus,
@@ -39,6 +43,7 @@ class Picture:
     view: FleetView
     rates: Rates
     rollout: Rollout | None
+    watch: DriftWatch
 
 
 def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float, journal: str) -> FleetStatus:
@@ -62,6 +67,7 @@ def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float
             for router in picture.view.routers.values()
         ],
         rollout=rollout,
+        evidence=_evidence(picture.watch),
         at=wall,
         journal=journal,
         controller_pid=os.getpid(),
@@ -90,7 +96,32 @@ def _path(picture: Picture, path: str) -> PathStatus:
         draft_length=recent.drafted / recent.rounds if recent is not None else None,
         drafting_note=drafting_note(reports[0], recent, picture.rates.seen(path)) if reports and recent else "",
         replicas=[_replica(seen, picture.at) for seen in replicas],
+        fingerprint=picture.view.fingerprints()[path],
     )
+
+
+def _evidence(watch: DriftWatch) -> EvidenceStatus | None:
+    evidence = watch.evidence
+    if evidence is None:
+        return None
+    return EvidenceStatus(
+        folder=evidence.folder,
+        created=evidence.created,
+        canary=watch.canary,
+        is_stale=bool(watch.drifts),
+        drifts=[
+            DriftStatus(reason=drift.reason, detail=drift.detail, value=drift.value, limit=drift.limit)
+            for drift in watch.drifts
+        ],
+        renew=evidence.renew,
+    )
+
+
+def _stale(watch: DriftWatch) -> dict[str, bool]:
+    """By reason; empty without evidence."""
+    if watch.evidence is None:
+        return {}
+    return {reason.value: any(drift.reason is reason for drift in watch.drifts) for reason in Reason}
 
 
 def _severity(health: str) -> int:
@@ -201,6 +232,7 @@ def metrics_of(picture: Picture, *, wall: float, journal_failures: int) -> Snaps
             for path, facts in view.paths.items()
         ],
         rollout=None if picture.rollout is None else _rollout(picture.rollout, memory.window),
+        evidence_stale=_stale(picture.watch),
         trips=memory.trips,
         split_version=picture.split.version,
         routers=len(view.routers),

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from canary.plan import read_plan
 from deploy.output import Format, Output, console, print_json
+from deploy.plan_file import read_plan_file
 from deploy.render import duration
-from fleet.config import load_yaml
 
 if TYPE_CHECKING:
     from canary.calibration import Calibration
@@ -46,7 +46,7 @@ def calibrate_record(
 
     if arm not in tuple(Arm):
         raise ConfigError(f"--arm {arm}: write {' or '.join(Arm)}")
-    plan = read_plan(load_yaml(file))
+    plan = read_plan(read_plan_file(file))
     windows = twins(steady_windows(read_records(events), skip=plan.warmup_windows), Arm(arm))
     found = calibrate(plan, windows, runs=runs, seed=seed)
     if output is Format.JSON:

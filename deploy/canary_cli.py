@@ -10,7 +10,6 @@ import typer
 from rich.console import RenderableType
 from rich.live import Live
 
-from canary.plan import read_plan
 from canary.status import CommandAnswer, FleetStatus, RolloutStatus
 from deploy.admin_client import AdminClient
 from deploy.calibration_cli import calibrate_record
@@ -18,10 +17,10 @@ from deploy.connection import Token, Url, connect
 from deploy.explain_view import explanation_view
 from deploy.lint import require_clean, require_plan
 from deploy.output import Format, Output, console, print_json
+from deploy.plan_file import read_plan_file
 from deploy.record_cli import export_record, simulate_record
 from deploy.render import history_view, outlook_lines, rollout_line, rollout_view, rollouts_view
-from fleet.config import load_yaml
-from fleet.errors import ConfigError, NotFound, Unavailable
+from fleet.errors import NotFound, Unavailable
 
 REFRESH_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
@@ -34,23 +33,27 @@ app = typer.Typer(help="Roll a path out and back.", no_args_is_help=True)
 app.command("aa")(calibrate_record)
 
 PlanFile = Annotated[Path, typer.Option("-f", "--file", help="The rollout plan.", exists=True, dir_okay=False)]
+Evidence = Annotated[
+    Path | None, typer.Option("--evidence", help="Folder of a load matrix that the rollout rests on.", exists=True)
+]
 Watch = Annotated[bool, typer.Option("-w", "--watch", help="Follow the rollout until it ends.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Seconds to follow it at most.")]
 
 
 @app.command()
-def start(
+def start(  # noqa: PLR0913 - one argument per option
     file: PlanFile,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the plan against the fleet, start nothing.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the rollout until it ends.")] = False,
     timeout: Timeout = None,
+    evidence: Evidence = None,
     url: Url = None,
     token: Token = None,
 ) -> None:
     """Start the rollout in a plan file."""
-    plan = _plan(file)
+    plan = read_plan_file(file, evidence)
     with connect(url, token) as fleet:
         answer = fleet.command("start", {"plan": plan, "dry_run": dry_run})
         _confirm(answer)
@@ -173,9 +176,9 @@ def set_weight(
 
 
 @app.command()
-def lint(file: PlanFile, url: Url = None, token: Token = None) -> None:
+def lint(file: PlanFile, evidence: Evidence = None, url: Url = None, token: Token = None) -> None:
     """Check a plan: by itself, and against the fleet where one answers."""
-    plan = _plan(file)
+    plan = read_plan_file(file, evidence)
     with connect(url, token) as fleet:
         try:
             answer = fleet.command("lint", {"plan": plan})
@@ -229,17 +232,6 @@ def _watch(fleet: AdminClient, timeout: float | None, *, show: bool = True) -> i
             if ends_at is not None and time.monotonic() >= ends_at:
                 return TIMED_OUT if rollout is None else exit_code(rollout, timed_out=True)
             time.sleep(REFRESH_SECONDS)
-
-
-def _plan(file: Path) -> dict[str, Any]:
-    """The plan as written, after it was checked by itself."""
-    plan = dict(load_yaml(file))
-    require_plan(file, plan)
-    try:
-        read_plan(plan)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    return plan
 
 
 def _send(command: str, arguments: dict[str, Any], url: str | None, token: str | None) -> None:

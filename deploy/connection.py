@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from canary.status import FleetStatus
 from deploy.admin_client import AdminClient
 from deploy.fleet_state import read_state
 from fleet.config import resolve_secret, state_folder
@@ -30,3 +31,8 @@ def address(url: str | None, token: str | None) -> tuple[str, str | None]:
     if token is None and state is not None and state.url == target:
         token = resolve_secret(state.admin_token)
     return target, token
+
+
+def fingerprints_in(status: FleetStatus) -> dict[str, dict[str, str]]:
+    """What the figures of each path depend on; paths without replicas are left out."""
+    return {path["path"]: path["fingerprint"] for path in status["paths"] if path.get("fingerprint")}

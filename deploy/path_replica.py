@@ -28,6 +28,7 @@ class PathReplica:
 
     async def __init__(self, args: PathArgs) -> None:  # type: ignore[misc]  # Serve awaits it
         # Serve builds every application in a short-lived process of its own; torch has no place there.
+        from deploy.evidence.fingerprint import fingerprint_of
         from replicas.draft_worker import DraftSettings
         from replicas.target_worker import TargetWorker, WorkerSettings
 
@@ -42,6 +43,8 @@ class PathReplica:
                 host=args.token_host or ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
             )
         )
+        parts = await asyncio.to_thread(fingerprint_of, args, logger.info)
+        self._fingerprint = tuple(parts.items())
         self._draft: DraftKeeper | None = None
         self._tasks = [asyncio.create_task(self._report(), name="report")]
         if self._worker.verify_address is not None and args.speculative is not None:
@@ -83,7 +86,7 @@ class PathReplica:
         """Tell the controller every second how this replica is; a controller that is away misses some news."""
         handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
         while True:
-            report = self._worker.report(self._replica_id)
+            report = replace(self._worker.report(self._replica_id), fingerprint=self._fingerprint)
             if self._draft is not None:
                 self._draft.observe(report.draft)
                 report = replace(report, draft_pid=self._draft.pid)

@@ -18,8 +18,8 @@ from rich.text import Text
 from canary.status import ExportedEvent
 from deploy.admin_client import AdminClient
 from deploy.output import Format, Output, console, print_json
+from deploy.plan_file import read_plan_file
 from deploy.render import duration
-from fleet.config import load_yaml
 from fleet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _other_plan(recorded: Mapping[str, Any], file: Path | None, changes: list[st
     """The plan to judge by; None for the record's own."""
     if file is None and not changes:
         return None
-    plan = load_yaml(file) if file else recorded
+    plan = read_plan_file(file) if file else recorded
     for change in changes:
         plan = changed(plan, change)
     return plan

@@ -154,6 +154,7 @@ FAMILIES: Mapping[str, Family] = {
         _gauge("fleet_guardrail_e_value", "Evidence that the limit is exceeded.", "guardrail", of_path=False),
         _gauge("fleet_guardrail_threshold", "Evidence at which the guardrail trips.", "guardrail", of_path=False),
         _counter("fleet_guardrail_trips", "Rollbacks by the guardrail that caused them.", "guardrail", of_path=False),
+        _gauge("fleet_evidence_stale", "1 where the evidence no longer holds, by reason.", "reason", of_path=False),
         _counter("fleet_journal_failures", "Commits that the disk refused since the start.", of_path=False),
     )
 }
@@ -198,6 +199,8 @@ class Snapshot:
     model_name: str
     paths: Sequence[PathSnapshot]
     rollout: RolloutSnapshot | None = None
+    evidence_stale: Mapping[str, bool] = field(default_factory=dict)
+    """Reason -> whether it speaks against the evidence of the rollout that serves."""
     trips: Mapping[str, int] = field(default_factory=dict)
     """Guardrail -> rollbacks since ever."""
     split_version: int = 0
@@ -332,6 +335,8 @@ def _of_fleet(snapshot: Snapshot) -> Iterator[_NamedSample]:
     yield "fleet_journal_failures", (), snapshot.journal_failures
     for guardrail in GUARDRAILS:
         yield "fleet_guardrail_trips", (guardrail,), snapshot.trips.get(guardrail, 0)
+    for reason, is_stale in snapshot.evidence_stale.items():
+        yield "fleet_evidence_stale", (reason,), float(is_stale)
     if snapshot.rollout is not None:
         yield from _of_rollout(snapshot.rollout)
 

@@ -43,6 +43,18 @@ class HardTripKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class WinningCell:
+    """Where evidence says that speculation pays: a sampling mode, and how much the canary has open."""
+
+    sampling: SamplingMode
+    above: int
+    """above < open requests on the canary's path ≤ up_to, the new one included."""
+    up_to: int
+    draft_length: int | None = None
+    """The most tokens to draft in a round; None leaves it to the path."""
+
+
+@dataclass(frozen=True, slots=True)
 class Eligibility:
     """Which requests take part in a rollout; None means no bound. The rest stays on stable."""
 
@@ -53,6 +65,13 @@ class Eligibility:
     """API-key names or `user` values; empty means everyone."""
     headers: tuple[tuple[str, str], ...] = ()
     """(name, value) pairs that must all be present."""
+    cells: tuple[WinningCell, ...] | None = None
+    """Where speculation wins by the evidence; None asks for none, empty means nowhere."""
+
+    def cell_of(self, sampling: SamplingMode, open_requests: int) -> WinningCell | None:
+        """The winning cell of a request, with so many open on the canary's path, itself included."""
+        here = (cell for cell in self.cells or () if cell.sampling is sampling)
+        return next((cell for cell in here if cell.above < open_requests <= cell.up_to), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,8 @@ class PathTally:
     stall: LogHistogram = field(default_factory=LogHistogram)
     """1 + `stall`, one value per finished stream and one per full second of silence after its first token."""
     finish_reasons: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Completed requests by `fleet.traffic_kinds.kind_of`, of those that the evidence should stand for."""
     itl: LogHistogram = field(default_factory=LogHistogram)
     ttft: LogHistogram = field(default_factory=LogHistogram)
     tpot: LogHistogram = field(default_factory=LogHistogram)
@@ -159,6 +180,7 @@ class PathTally:
             setattr(tally, name, int(value.get(name, 0)))
         tally.outcomes = {str(k): int(v) for k, v in value["outcomes"].items()}
         tally.finish_reasons = {str(k): int(v) for k, v in value["finish_reasons"].items()}
+        tally.kinds = {str(k): int(v) for k, v in value.get("kinds", {}).items()}
         tally.accepted_at = {int(k): int(v) for k, v in value["accepted_at"].items()}
         for name in _HISTOGRAMS:
             if name in value:
@@ -182,7 +204,7 @@ _COUNTS = (
     "rejected_rounds",
     "stalled",
 )
-_TABLES = ("outcomes", "accepted_at", "finish_reasons")
+_TABLES = ("outcomes", "accepted_at", "finish_reasons", "kinds")
 _HISTOGRAMS = (
     "request_acceptance",
     "itl",
@@ -262,3 +284,5 @@ class ReplicaReport:
     """Levels of the longest draft of a round; 0 where it does not speculate."""
     may_pause_drafting: bool = False
     """It stops drafting where that is measured not to pay; False of lookups, which often find nothing to draft."""
+    fingerprint: tuple[tuple[str, str], ...] = ()
+    """(part, value) of everything that measurements of this replica depend on."""

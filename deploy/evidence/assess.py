@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deploy.evidence.cells import Cell, cell_result, evidence_of
 from deploy.evidence.config import MatrixConfig
 from deploy.evidence.matrix import Condition, LoadLevel, arms
 from deploy.evidence.measured import MeasuredBlock
 from deploy.evidence.pairing import paired_rounds
+from deploy.evidence.profile import acceptance_spans, asked_kinds
 from deploy.evidence.recommendation import recommend
 from deploy.evidence.result import SCHEMA, MatrixResult
 from deploy.evidence.verdicts import judge_cells
@@ -24,6 +25,8 @@ class RunFacts:
     has_content: bool
     levels: tuple[LoadLevel, ...]
     throughput_by_concurrency: Mapping[int, float]
+    fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By path, where the server says."""
 
 
 def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock]) -> MatrixResult:
@@ -48,6 +51,9 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
         has_content=facts.has_content,
         cells=results,
         recommendation=recommend(results, config.judge.objective, done, config.rounds),
+        fingerprints={path: dict(parts) for path, parts in facts.fingerprints.items()},
+        kinds=asked_kinds(cells, config),
+        acceptance=acceptance_spans(cells, config),
     )
 
 

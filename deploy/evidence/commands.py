@@ -9,11 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy.connection import DEFAULT_URL
+from canary.evidence import changes
+from deploy.connection import DEFAULT_URL, Token, Url, connect, fingerprints_in
 from deploy.output import Format, Output, console, print_json
 from fleet.config import load_yaml, resolve_secret
+from fleet.errors import ConfigError
 
 ENDED_EARLY = 130
+STALE = 2
 
 app = typer.Typer(help="Measure where speculation pays, with intervals.", no_args_is_help=True)
 
@@ -34,6 +37,7 @@ def matrix(  # noqa: PLR0913 - one argument per option
     requests: Annotated[int | None, typer.Option(help="Measured requests of each path in a round.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same requests.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The key, or 'env:NAME' or 'file:PATH'.")] = None,
+    token: Token = None,
     folder: Annotated[Path, typer.Option("-o", "--output", help="Results; run again to go on.")] = Path("matrix"),
 ) -> None:
     """Judge candidates beside the baseline: load × sampling, interleaved, with intervals and a verdict per cell."""
@@ -54,7 +58,7 @@ def matrix(  # noqa: PLR0913 - one argument per option
     }
     given = {**_set(top), "load": _set(load), "workload": _set(workload)}
     config = parse_matrix(_merged(load_yaml(file) if file else {}, given), str(file or "options"))
-    measured = measure(config, folder, None if api_key is None else resolve_secret(api_key))
+    measured = measure(config, folder, None if api_key is None else resolve_secret(api_key), token)
     write_report(measured.result, folder)
     console().print(render_table(measured.result))
     typer.echo(f"report: {folder / 'report.html'}")
@@ -108,6 +112,33 @@ def compare_command(
     console().print(render_comparison(comparison, old.objective))
     for line in remarks(comparison):
         typer.echo(line)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="A result folder, or its report.json.", exists=True)],
+    url: Url = None,
+    token: Token = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Say whether a matrix still speaks of the fleet that runs; exit code 2 where anything has changed."""
+    from deploy.evidence.result import read_result
+    from deploy.evidence.summary import renewal
+
+    result = read_result(folder)
+    if not any(result.fingerprints.values()):
+        raise ConfigError(f"{folder} does not say which fleet it measured; measure again: {renewal(folder)}")
+    with connect(url, token) as fleet:
+        live = fingerprints_in(fleet.status())
+    changed, unseen = changes(result.fingerprints, live), sorted(result.fingerprints.keys() - live.keys())
+    if output is Format.JSON:
+        print_json({"is_stale": bool(changed), "changes": changed, "not_running": unseen, "renew": renewal(folder)})
+    else:
+        for line in (*changed, *(f"{path}: not running, so nothing is known of it" for path in unseen)):
+            typer.echo(line)
+        typer.echo(f"stale; renew it: {renewal(folder)}" if changed else f"{folder}: nothing has changed")
+    if changed:
+        raise typer.Exit(STALE)
 
 
 def _set(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,18 +11,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import yaml
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from deploy.admin_client import AdminClient
 from deploy.bench.asking import open_http
+from deploy.connection import connect, fingerprints_in
 from deploy.evidence.assess import assess
 from deploy.evidence.block_driver import BlockDriver
 from deploy.evidence.config import MatrixConfig
 from deploy.evidence.matrix import Inputs, arms
 from deploy.evidence.report import render_csv, render_html
-from deploy.evidence.result import REPORT_FILE, MatrixResult, to_json
+from deploy.evidence.result import CONFIG_FILE, REPORT_FILE, MatrixResult, to_json
 from deploy.evidence.run import MatrixRun, Progress, check_paths, clients_of, run_facts
 from deploy.evidence.run_file import SCHEMA, Header, RunFile
 from deploy.evidence.samples import filler_samples, load_samples
@@ -31,7 +33,7 @@ from deploy.evidence.traces import load_trace
 from deploy.fleet_state import read_state
 from fleet.clock import SystemClock
 from fleet.config import resolve_secret, state_folder
-from fleet.errors import Unavailable
+from fleet.errors import FleetError, Unavailable
 
 RUN_FILE = "run.jsonl"
 
@@ -44,14 +46,15 @@ class Measured:
     ended_early: str | None
 
 
-def measure(config: MatrixConfig, folder: Path, key: str | None) -> Measured:
+def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | None = None) -> Measured:
     """Run what the folder does not yet hold. Ctrl-C, or a server that goes away, ends it early and keeps what it has.
 
-    Raises `ConfigError` where inputs, server or folder do not fit.
+    `key` is the API's, `token` that of the fleet's admin API, which says what is measured. Raises `ConfigError` where
+    inputs, server or folder do not fit.
     """
     inputs = load_inputs(config)
     model = asyncio.run(_check(config, key))
-    file = RunFile.open(folder / RUN_FILE, _header(config, inputs, model))
+    file = RunFile.open(folder / RUN_FILE, _header(config, inputs, model, _fingerprints(config, token)))
     ended_early = None
     with _ProgressBar() as progress:
         try:
@@ -65,7 +68,8 @@ def measure(config: MatrixConfig, folder: Path, key: str | None) -> Measured:
 
 
 def write_report(result: MatrixResult, folder: Path) -> None:
-    """`report.json`, `report.csv` and `report.html`."""
+    """`report.json`, `report.csv` and `report.html`, and `matrix.yaml`, which measures the same again."""
+    (folder / CONFIG_FILE).write_text(yaml.safe_dump(result.config, sort_keys=False), encoding="utf-8")
     (folder / REPORT_FILE).write_text(to_json(result), encoding="utf-8")
     (folder / "report.csv").write_text(render_csv(result), encoding="utf-8")
     (folder / "report.html").write_text(render_html(result), encoding="utf-8")
@@ -81,9 +85,20 @@ def load_inputs(config: MatrixConfig) -> Inputs:
     return Inputs(samples, load_trace(config.load.trace) if config.load.trace is not None else None)
 
 
-def _header(config: MatrixConfig, inputs: Inputs, model: str) -> Header:
+def _header(config: MatrixConfig, inputs: Inputs, model: str, fingerprints: dict[str, dict[str, str]]) -> Header:
     digest = blake2b(repr(inputs).encode(), digest_size=16).hexdigest()
-    return Header(SCHEMA, SystemClock().wall(), config.model_dump(mode="json"), model, digest)
+    return Header(SCHEMA, SystemClock().wall(), config.model_dump(mode="json"), model, digest, fingerprints)
+
+
+def _fingerprints(config: MatrixConfig, token: str | None) -> dict[str, dict[str, str]]:
+    """What the fleet says of the paths that are measured; nothing where it is none of ours, or the token is missing."""
+    measured = {arm.path for arm in arms(config)}
+    try:
+        with connect(config.url, token) as fleet:
+            return {path: parts for path, parts in fingerprints_in(fleet.status()).items() if path in measured}
+    except FleetError as error:
+        Console(stderr=True).print(f"no rollout can rest on this, for the fleet is unknown: {error}", soft_wrap=True)
+        return {}
 
 
 async def _check(config: MatrixConfig, key: str | None) -> str:

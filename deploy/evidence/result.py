@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from fleet.errors import ConfigError
 
 SCHEMA: Final = 1
 REPORT_FILE: Final = "report.json"
+CONFIG_FILE: Final = "matrix.yaml"
+"""Beside the report: the same matrix, to be measured again."""
 FEWEST_FOR_P95: Final = 200
 """Requests in each arm below which a 95th percentile is shown without an interval and nothing is claimed of it."""
 
@@ -98,6 +100,12 @@ class MatrixResult:
     has_content: bool
     cells: tuple[CellResult, ...]
     recommendation: str
+    fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By path: part -> value of everything that the figures depend on; empty where the server did not say."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """The requests of one load level by sampling mode and buckets of prompt and answer: what was asked."""
+    acceptance: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """By candidate and sampling mode (greedy, sampled): where a further round's mean of accepted/drafted would lie."""
 
 
 _ADAPTER: TypeAdapter[MatrixResult] = TypeAdapter(MatrixResult)

@@ -94,6 +94,7 @@ def run_facts(config: MatrixConfig, inputs: Inputs, file: RunFile) -> RunFacts:
         has_content=inputs.samples.has_content,
         levels=levels(config, found_levels(config, file)),
         throughput_by_concurrency=file.throughput_by_concurrency,
+        fingerprints=file.header.fingerprints,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from canary.evidence import changed_parts
 from deploy.evidence.measured import MeasuredBlock
 from fleet.errors import ConfigError
 
@@ -26,6 +27,8 @@ class Header:
     model: str
     inputs_digest: str
     """Of the prompts and the trace."""
+    fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of each path, where the server says: part -> value."""
     kind: Literal["header"] = "header"
 
 
@@ -80,6 +83,11 @@ class RunFile:
             raise ConfigError(
                 f"{path} holds another matrix's measurements: choose another folder with -o, or delete it"
             )
+        if changed := _changes(found, header):
+            raise ConfigError(
+                f"{path} was measured on a fleet that has changed since: {'; '.join(changed)}; "
+                "choose another folder with -o, or delete it"
+            )
         search = [line for line in lines if isinstance(line, SearchStep)]
         blocks = [line.block for line in lines if isinstance(line, BlockLine)]
         return cls(path, found, search, blocks)
@@ -117,6 +125,14 @@ class RunFile:
             file.write(_ADAPTER.dump_json(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _changes(before: Header, now: Header) -> list[str]:
+    return [
+        f"{path}: {change}"
+        for path in sorted(before.fingerprints.keys() | now.fingerprints.keys())
+        for change in changed_parts(before.fingerprints.get(path, {}), now.fingerprints.get(path, {}))
+    ]
 
 
 def _identity(header: Header) -> tuple[object, ...]:

@@ -93,7 +93,7 @@ def test_the_plan_of_the_design_is_read_with_its_units():
         ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom: not available yet: any max but 0"),
         (
             {"guardrails": {"acceptance": {"max_decrease": "10%", "reference": "evidence"}}},
-            "reference: evidence is not available yet",
+            "reference: evidence needs the plan's evidence",
         ),
         ({"guardrails": {"acceptance": {"max_decrease": "10%", "reference": 1.5}}}, "reference must be above 0"),
     ],

@@ -1,0 +1,84 @@
+"""From a matrix's report to what a rollout needs of it: where the candidate wins, on which fleet and traffic."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from canary.evidence import Cell, MatrixEvidence, Span
+from deploy.evidence.config import MatrixConfig, parse_matrix
+from deploy.evidence.draft_lengths import best_length
+from deploy.evidence.profile import mode_of
+from deploy.evidence.recommendation import recommend
+from deploy.evidence.result import CONFIG_FILE, CellResult, read_result
+from deploy.evidence.verdicts import Decision
+from fleet.errors import ConfigError
+from fleet.traffic import SamplingMode
+
+
+def evidence_for(folder: Path, stable: str, canary: str) -> MatrixEvidence:
+    """What the report in a folder says about rolling `canary` out beside `stable`. Raises `ConfigError`."""
+    result = read_result(folder)
+    cells = [cell for cell in result.cells if cell.candidate == canary]
+    if result.baseline != stable or not cells:
+        measured = ", ".join(dict.fromkeys(cell.candidate for cell in result.cells)) or "nothing"
+        raise ConfigError(
+            f"evidence: {folder} measured {measured} beside '{result.baseline}', not '{canary}' beside '{stable}'"
+        )
+    config = parse_matrix(result.config, str(folder))
+    closed = [cell.level.concurrency for cell in _judged(cells) if cell.level.concurrency is not None]
+    return MatrixEvidence(
+        folder=str(folder),
+        created=result.created,
+        renew=renewal(folder),
+        decision=overall(cells),
+        recommendation=recommend(cells, result.objective, result.rounds_done, result.rounds_planned),
+        fingerprints={path: result.fingerprints.get(path, {}) for path in (stable, canary)},
+        cells=tuple(winning_cells(cells, config)),
+        kinds=result.kinds,
+        acceptance={
+            SamplingMode(mode): Span(low=low, high=high)
+            for mode, (low, high) in result.acceptance.get(canary, {}).items()
+        },
+        peak_open=max(closed, default=None),
+    )
+
+
+def overall(cells: Sequence[CellResult]) -> Literal["keep", "drop", "inconclusive"]:
+    """keep where every cell is kept; drop where some are dropped and none is kept; else it depends on the cell."""
+    decisions = {cell.verdict.decision for cell in cells}
+    if decisions == {Decision.KEEP}:
+        return "keep"
+    return "drop" if Decision.DROP in decisions and Decision.KEEP not in decisions else "inconclusive"
+
+
+def winning_cells(cells: Sequence[CellResult], config: MatrixConfig) -> Iterator[Cell]:
+    """The closed-loop cells that were kept, each with the loads that it stands for.
+
+    A load between two measured ones counts as the heavier of them, for speculation pays less the more runs; beyond the
+    highest nothing is known. A sampling mode that was measured in several ways wins where all of them do.
+    """
+    closed = [cell for cell in cells if cell.level.concurrency is not None]
+    for mode in SamplingMode:
+        below = 0
+        for load in sorted({cell.level.concurrency or 0 for cell in closed}):
+            loaded = [cell for cell in closed if cell.level.concurrency == load]
+            here = [cell for cell in loaded if mode_of(config, cell.sampling) is mode]
+            if here and all(cell.verdict.decision is Decision.KEEP for cell in here):
+                lengths = [length for cell in here if (length := best_length(cell)) is not None]
+                yield Cell(sampling=mode, above=below, up_to=load, draft_length=min(lengths, default=None))
+            below = load
+
+
+def renewal(folder: Path) -> str:
+    """The command that measures the same again, into a folder that does not exist yet."""
+    base = folder.parent if folder.is_file() else folder
+    fresh = next(path for number in count(2) if not (path := base.with_name(f"{base.name}-{number}")).exists())
+    return f"fleet bench matrix -f {shlex.quote(str(base / CONFIG_FILE))} -o {shlex.quote(str(fresh))}"
+
+
+def _judged(cells: Sequence[CellResult]) -> list[CellResult]:
+    return [cell for cell in cells if cell.verdict.decision is not Decision.REFUSED]
