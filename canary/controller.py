@@ -132,7 +132,8 @@ class Controller:
         if report.hard_trips or now - self._ticked_at >= COMMIT_SECONDS:
             self.tick()
         acknowledged = self._inbox.acknowledged(report.router_id)
-        return ReportReply(self._desk.split, acknowledged, self._view.ready_by_path(now))
+        elsewhere = self._view.open_elsewhere(report.router_id)
+        return ReportReply(self._desk.split, acknowledged, self._view.ready_by_path(now), elsewhere)
 
     def replica_report(self, report: ReplicaReport) -> None:
         """Take in a replica's state of health. A replica that ran out of memory trips at once."""

@@ -131,6 +131,14 @@ class FleetView:
         """Streams open on the path, by all living routers."""
         return sum(router.in_flight.get(path, 0) for router in self.routers.values())
 
+    def open_elsewhere(self, router_id: str) -> dict[str, int]:
+        """Streams open by path, through all living routers but this one."""
+        counts: Counter[str] = Counter()
+        for router in self.routers.values():
+            if router.router_id != router_id:
+                counts.update(router.in_flight)
+        return dict(counts)
+
     def usage(self, path: str, full: float) -> ArmUsage:
         """One look at the path's replicas; a KV cache with more than `full` (0 to 1) in use is under pressure."""
         reports = [seen.report for seen in self.of(path)]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canary.status import (
+    EvidenceStatus,
     FleetStatus,
     HistoryEntry,
     Outlook,
@@ -57,6 +58,8 @@ def fleet_view(status: FleetStatus) -> RenderableType:
     ]
     if rollout is not None:
         parts.append(Text.assemble("rollout ", _coloured(rollout_line(rollout), rollout["state"])))
+    if (evidence := status.get("evidence")) is not None:
+        parts.append(Text(evidence_line(evidence), style="yellow" if evidence["is_stale"] else ""))
     return Group(*parts)
 
 
@@ -150,6 +153,15 @@ def split_line(status: FleetStatus) -> str:
         f"{split['canary_percent']:g} % of eligible requests to '{split['canary']}' "
         f"(realised {realised}), the rest to '{split['stable']}'"
     )
+
+
+def evidence_line(status: EvidenceStatus) -> str:
+    """Whether the evidence still holds, and if not why and what to do."""
+    measured = f"evidence {status['folder']} of {clock_time(status['created'])}"
+    if not status["is_stale"]:
+        return f"{measured} still holds"
+    why = "; ".join(f"{drift['reason']}: {drift['detail']}" for drift in status["drifts"])
+    return f"{measured} is stale ({why}); renew it: {status['renew']}"
 
 
 def routers_line(status: FleetStatus) -> str:

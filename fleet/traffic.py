@@ -254,6 +254,8 @@ class ReportReply:
     acknowledged: int
     ready: Mapping[str, int] = field(default_factory=dict)
     """Ready replicas by path; a path that is missing is not known yet."""
+    open_elsewhere: Mapping[str, int] = field(default_factory=dict)
+    """Streams open now through the other routers, by path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from fleet.clock import Clock, Deadline
 from fleet.config import RouterConfig
 from fleet.errors import DeadlineExceeded, FleetError, Overloaded, ReplicaLost
 from fleet.generation import GenerationRequest, TokenChunk
-from fleet.traffic import SamplingMode, stratum_of
+from fleet.traffic import SamplingMode
 from router.backend import Backend
 from router.failover import Progress, next_attempt, outcome_of
 from router.gate import Gate
@@ -116,9 +116,9 @@ class Dispatcher:
             assignment = self._choose(facts)
             account = self.ledger.open(name, assignment, accepted_at, job.choices)
             sampling = SamplingMode.GREEDY if facts.is_greedy else SamplingMode.SAMPLED
-            stratum = stratum_of(job.prompt_tokens, sampling)
-            account.admitted(self._clock.monotonic(), job.prompt_tokens, stratum)
-            async with self._generating(Serving(name, job, account, deadline)) as serving:
+            account.admitted(self._clock.monotonic(), job.prompt_tokens, sampling)
+            bounded = job.drafting_at_most(assignment.draft_length)
+            async with self._generating(Serving(name, bounded, account, deadline)) as serving:
                 yield serving
         finally:
             self._gate.leave(name)
@@ -132,7 +132,14 @@ class Dispatcher:
             raise
 
     def _choose(self, facts: RequestFacts) -> Assignment:
-        return choose_path(self.current.split, facts, self._keys, self._identity.paths)
+        split = self.current.split
+        return choose_path(split, facts, self._keys, self._identity.paths, self._open_on(split.canary))
+
+    def _open_on(self, canary: str | None) -> int:
+        """Streams open on the canary in the whole fleet; counted only where the split asks for it."""
+        if canary is None or self.current.split.eligible.cells is None:
+            return 0
+        return self.ledger.in_flight.get(canary, 0) + self.current.open_elsewhere(canary)
 
     @asynccontextmanager
     async def _generating(self, serving: Serving) -> AsyncIterator[Serving]:

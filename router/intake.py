@@ -75,6 +75,11 @@ class Job:
     def prompt_of(self, choice: int) -> tuple[int, ...]:
         return self.prompts[choice // self.choices_per_prompt]
 
+    def drafting_at_most(self, tokens: int | None) -> Job:
+        """The job with a bound on the drafts of each round; its own lower bound stays. None is no bound."""
+        bounds = [bound for bound in (self.num_speculative_tokens, tokens) if bound is not None]
+        return replace(self, num_speculative_tokens=min(bounds)) if tokens is not None else self
+
     def generation(self, choice: int, engine_id: str) -> GenerationRequest:
         """The engine's request for one choice. Each prompt numbers its choices from 0: company changes no answer."""
         return GenerationRequest(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from fleet.generation import TokenChunk
 from fleet.histogram import LogHistogram
-from fleet.traffic import HardTrip, Outcome, PathTally, RouterReport
+from fleet.traffic import HardTrip, Outcome, PathTally, RouterReport, SamplingMode, stratum_of
+from fleet.traffic_kinds import kind_of
 from router.split import Assignment
 from router.stopwatch import Stopwatch
 
@@ -49,7 +50,8 @@ class Account:
         self._admitted_at = accepted_at
         self.queue_seconds: float | None = None
         self.fallbacks = 0
-        self._stratum = ""
+        self._sampling = SamplingMode.SAMPLED
+        self._prompt_tokens = 0
         self._ledger = ledger
         self._request_id = request_id
 
@@ -61,12 +63,12 @@ class Account:
     def is_finished(self) -> bool:
         return all(stream.is_finished for stream in self.streams)
 
-    def admitted(self, at: float, prompt_tokens: int, stratum: str) -> None:
-        """The request, of a kind as `stratum_of` names them, got its slot and is now the path's."""
+    def admitted(self, at: float, prompt_tokens: int, sampling: SamplingMode) -> None:
+        """The request got its slot and is now the path's."""
         tally = self._tally()
         tally.assigned += 1
         tally.newcomers += self.assignment.is_newcomer
-        self._stratum = stratum
+        self._sampling, self._prompt_tokens = sampling, prompt_tokens
         tally.prompt_tokens += prompt_tokens
         self._admitted_at = at
 
@@ -123,7 +125,11 @@ class Account:
         if self.speculation.drafted:
             value = 1 + self.speculation.accepted / self.speculation.drafted
             tally.request_acceptance.add(value)
-            tally.acceptance_by.setdefault(self._stratum, LogHistogram()).add(value)
+            stratum = stratum_of(self._prompt_tokens, self._sampling)
+            tally.acceptance_by.setdefault(stratum, LogHistogram()).add(value)
+        if outcome is Outcome.DONE and self.assignment.is_typical:
+            kind = kind_of(self._prompt_tokens, self.output_tokens, self._sampling)
+            tally.kinds[kind] = tally.kinds.get(kind, 0) + 1
         self._ledger.forget(self._request_id)
 
     def _tally(self) -> PathTally:

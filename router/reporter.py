@@ -57,6 +57,7 @@ class Reporter:
             return False
         self._note_presence(True)
         dispatcher.ledger.acknowledge(reply.acknowledged)
+        dispatcher.current.note_elsewhere(reply.open_elsewhere)
         # The reply to a report with a trip was made knowing of it; one that crossed the trip was not.
         dispatcher.current.adopt(reply.split, knows_of_trips=not dispatcher.ledger.has_trips)
         return True

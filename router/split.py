@@ -47,12 +47,18 @@ class Assignment:
     """Part of the comparison: eligible, chosen by the hash, while there is a canary."""
     is_control: bool = False
     """One of stable's users who are counted apart, as many as the canary's: two samples of the same path."""
+    draft_length: int | None = field(default=None, compare=False)
+    """The most tokens to draft in a round where evidence says so."""
+    is_typical: bool = False
+    """Chosen by the rules alone, so that it stands for the traffic that evidence is about."""
     is_newcomer: bool = field(default=False, compare=False)
     """The first request of its key in this rollout, as far as this router knows."""
 
 
-def is_eligible(facts: RequestFacts, rule: Eligibility) -> bool:
-    """Whether a request takes part in the rollout."""
+def is_eligible(facts: RequestFacts, rule: Eligibility, canary_open: int = 0) -> bool:
+    """Whether a request takes part in the rollout, with `canary_open` requests open on the canary's path."""
+    if rule.cells is not None and rule.cell_of(_sampling(facts), canary_open + 1) is None:
+        return False
     if rule.max_prompt_tokens is not None and facts.prompt_tokens > rule.max_prompt_tokens:
         return False
     if rule.min_max_tokens is not None and facts.max_tokens < rule.min_max_tokens:
@@ -64,29 +70,40 @@ def is_eligible(facts: RequestFacts, rule: Eligibility) -> bool:
     return all(facts.headers.get(name.lower()) == value for name, value in rule.headers)
 
 
+def _sampling(facts: RequestFacts) -> SamplingMode:
+    return SamplingMode.GREEDY if facts.is_greedy else SamplingMode.SAMPLED
+
+
 def position_of(salt: str, key: str) -> float:
     """Where a key lies in [0, 1): uniform over keys, independent between salts."""
     digest = blake2b(f"{len(salt)}:{salt}{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 
-def choose_path(split: Split, facts: RequestFacts, keys: AssignmentKeys, paths: Collection[str]) -> Assignment:
-    """The path of a request; BadRequest when the override names none of `paths`."""
+def choose_path(
+    split: Split, facts: RequestFacts, keys: AssignmentKeys, paths: Collection[str], canary_open: int = 0
+) -> Assignment:
+    """The path of a request; BadRequest when the override names none of `paths`.
+
+    `canary_open` requests are open on the canary's path in the whole fleet; whoever is eligible is so on either arm.
+    """
     override = facts.headers.get(OVERRIDE_HEADER)
     if override is not None:
         if override not in paths:
             known = ", ".join(sorted(paths))
             raise BadRequest(f"{OVERRIDE_HEADER}: there is no path '{override}'; known: {known}", param=OVERRIDE_HEADER)
         return Assignment(override, is_compared=False)
-    if split.canary is None or not is_eligible(facts, split.eligible):
-        return Assignment(split.stable, is_compared=False)
+    if split.canary is None or not is_eligible(facts, split.eligible, canary_open):
+        return Assignment(split.stable, is_compared=False, is_typical=True)
     key = keys.key_of(facts, split.salt)
     is_newcomer = keys.is_new(key)
     percent = position_of(split.salt, key) * 100
     if percent < split.canary_percent:
-        return Assignment(split.canary, is_compared=True, is_newcomer=is_newcomer)
+        cell = split.eligible.cell_of(_sampling(facts), canary_open + 1)
+        length = None if cell is None else cell.draft_length
+        return Assignment(split.canary, is_compared=True, draft_length=length, is_typical=True, is_newcomer=is_newcomer)
     is_control = percent < split.canary_percent + control_percent(split.canary_percent)
-    return Assignment(split.stable, is_compared=True, is_control=is_control, is_newcomer=is_newcomer)
+    return Assignment(split.stable, is_compared=True, is_control=is_control, is_typical=True, is_newcomer=is_newcomer)
 
 
 class AssignmentKeys:
@@ -170,6 +187,7 @@ class CurrentSplit:
 
     def __init__(self, stable: str) -> None:
         self._told = Split(version=0, stable=stable)
+        self._open_elsewhere: Mapping[str, int] = {}
         self._tripped_version: int | None = None
 
     @property
@@ -179,6 +197,13 @@ class CurrentSplit:
     @property
     def split(self) -> Split:
         return self._told if self._tripped_version is None else replace(self._told, canary_percent=0.0)
+
+    def open_elsewhere(self, path: str) -> int:
+        """Streams open on a path through the other routers, as last told."""
+        return self._open_elsewhere.get(path, 0)
+
+    def note_elsewhere(self, in_flight: Mapping[str, int]) -> None:
+        self._open_elsewhere = in_flight
 
     def trip(self, path: str) -> bool:
         """Take the canary out at once; whether that changed anything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from fleet.errors import (
     Unavailable,
 )
 from fleet.generation import SamplingParams
-from fleet.traffic import HardTripKind, PathTally
+from fleet.traffic import Eligibility, HardTripKind, PathTally, SamplingMode, Split, WinningCell
 from router.failover import MAX_FAILURES
 from router.intake import AnswerStyle, Api, Job
 from router.split import RequestFacts
@@ -294,3 +295,20 @@ def test_the_text_is_the_same_whatever_breaks_and_however_it_is_chunked(
         return (await texts(router, job(tokens=12)))[0]
 
     assert asyncio.run(run()) == expected_text(5, 0, 12)
+
+
+async def test_the_router_follows_the_load_of_the_canary_and_bounds_its_drafts(make_router: MakeRouter) -> None:
+    router = make_router()
+    cell = WinningCell(SamplingMode.SAMPLED, above=0, up_to=2, draft_length=3)
+    router.dispatcher.current.adopt(
+        Split(9, "baseline", "speculative", 100.0, "s", Eligibility(cells=(cell,))), knows_of_trips=True
+    )
+    for elsewhere, asked, served, bound in (
+        (0, None, "speculative", 3),
+        (1, 2, "speculative", 2),
+        (2, None, "baseline", None),
+    ):
+        router.dispatcher.current.note_elsewhere({"speculative": elsewhere})
+        await texts(router, replace(job(), num_speculative_tokens=asked))
+        path, request = router.backend.started[-1]
+        assert (path, request.num_speculative_tokens) == (served, bound)

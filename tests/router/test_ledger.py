@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.generation import FinishReason, Round, TokenChunk
-from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally, RouterReport
+from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally, RouterReport, SamplingMode
 from router.ledger import Account, Ledger
 from router.split import Assignment
 
@@ -25,7 +25,7 @@ def report_of(ledger: Ledger, now: float = 0.0) -> RouterReport:
 
 def opened(ledger: Ledger, assignment: Assignment = CANARY, name: str = "r", choices: int = 1) -> Account:
     account = ledger.open(name, assignment, 10.0, choices)
-    account.admitted(10.5, prompt_tokens=12, stratum="greedy/short")
+    account.admitted(10.5, prompt_tokens=12, sampling=SamplingMode.GREEDY)
     return account
 
 
@@ -211,3 +211,21 @@ def test_open_gaps_are_kept_beside_what_is_published() -> None:
     assert (tally.ttft.total, tally.gap.total) == (1, 0)
     assert tally.stall.mean() == pytest.approx(1.99, abs=0.02)
     assert not silent.is_finished
+
+
+def test_the_mix_of_the_traffic_is_of_what_the_rules_routed_and_what_was_completed() -> None:
+    ledger = Ledger("r")
+    typical = Assignment("baseline", is_compared=False, is_typical=True)
+    for name, assignment, outcome in (
+        ("a", typical, Outcome.DONE),
+        ("b", typical, Outcome.CANCELLED),
+        ("c", OVERRIDDEN, Outcome.DONE),
+    ):
+        account = ledger.open(name, assignment, 10.0, 1)
+        account.admitted(10.0, prompt_tokens=300, sampling=SamplingMode.SAMPLED)
+        account.note(0, 10.5, TokenChunk(name, tuple(range(40)), "", FinishReason.LENGTH))
+        account.close(outcome)
+    report = ledger.next_report(11.0, applied_split=1, queued=0)
+    assert report.served["baseline"].kinds == {"sampled/≤1024/≤128": 1}
+    assert report.served["speculative"].kinds == {}
+    assert PathTally.from_json(report.served["baseline"].to_json()) == report.served["baseline"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import BadRequest
-from fleet.traffic import Eligibility, SamplingMode, Split
+from fleet.traffic import Eligibility, SamplingMode, Split, WinningCell
 from router.split import AssignmentKeys, CurrentSplit, RequestFacts, choose_path, is_eligible, position_of
 
 PATHS = ("baseline", "speculative")
@@ -175,3 +175,46 @@ def test_the_control_is_a_sample_of_stables_users_as_large_as_the_canary() -> No
         found = [choose_path(split, facts(f"r{n}", user=f"u{n}"), keys, paths) for n in range(4000)]
         assert sum(item.is_control for item in found) / 4000 == pytest.approx(expected, abs=0.02)
         assert all(item.path == "baseline" for item in found if item.is_control)
+
+
+CELLS = (
+    WinningCell(SamplingMode.GREEDY, above=0, up_to=4, draft_length=3),
+    WinningCell(SamplingMode.GREEDY, above=4, up_to=8),
+    WinningCell(SamplingMode.SAMPLED, above=0, up_to=1, draft_length=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("is_greedy", "already_open", "expected"),
+    [
+        (True, 0, ("speculative", True, 3)),
+        (True, 3, ("speculative", True, 3)),
+        (True, 4, ("speculative", True, None)),
+        (True, 8, ("baseline", False, None)),
+        (False, 0, ("speculative", True, 1)),
+        (False, 1, ("baseline", False, None)),
+    ],
+)
+def test_where_it_wins_a_request_speculates_with_the_draft_length_of_its_cell(
+    is_greedy: bool, already_open: int, expected: tuple[str, bool, int | None]
+) -> None:
+    rule = split(100, eligible=Eligibility(cells=CELLS))
+    choice = choose_path(rule, facts(is_greedy=is_greedy), AssignmentKeys(("user",)), PATHS, already_open)
+    assert (choice.path, choice.is_compared, choice.draft_length) == expected
+    assert choice.is_typical
+
+
+@given(st.booleans(), st.integers(0, 20), st.text(min_size=1, max_size=5))
+def test_being_eligible_does_not_depend_on_the_arm(is_greedy: bool, already_open: int, user: str) -> None:
+    rule = Eligibility(cells=CELLS)
+    asked = facts(user=user, is_greedy=is_greedy)
+    arms = [
+        choose_path(split(percent, eligible=rule), asked, AssignmentKeys(("user",)), PATHS, already_open)
+        for percent in (0, 100)
+    ]
+    assert arms[0].is_compared == arms[1].is_compared == is_eligible(asked, rule, already_open)
+
+
+def test_evidence_that_wins_nowhere_makes_nobody_eligible() -> None:
+    assert not is_eligible(facts(), Eligibility(cells=()))
+    assert is_eligible(facts(), Eligibility(cells=None))

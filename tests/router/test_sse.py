@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fleet.errors import ReplicaLost
 from fleet.generation import FinishReason, Round, SamplingParams, TokenChunk, TokenLogprob
 from fleet.tokenizer import Tokenizer
+from fleet.traffic import SamplingMode
 from router.answers import Choice, CompletionLogprobs, Envelope, full_body, metrics_of
 from router.intake import AnswerStyle, Api, Job
 from router.ledger import Account, Ledger
@@ -29,7 +30,7 @@ def job(api: Api = Api.CHAT, *, n: int = 1, logprobs: int | None = None, **style
 
 def account_of(asked: Job) -> Account:
     account = Ledger("r").open("x", Assignment("speculative", True), 1.0, asked.choices)
-    account.admitted(1.5, asked.prompt_tokens, "greedy/short")
+    account.admitted(1.5, asked.prompt_tokens, SamplingMode.GREEDY)
     return account
 
 

@@ -1,0 +1,158 @@
+"""When does evidence no longer hold: another fleet, another mix of traffic, other acceptance, or more load?"""
+
+import math
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canary.drift import Accepted, LiveTraffic, Reason, drifts, psi, psi_limit
+from canary.drift_watch import JUDGE_SECONDS, SPAN_SECONDS, DriftWatch
+from canary.events import RolloutStarted
+from canary.evidence import MatrixEvidence, Span, changed_parts, changes
+from canary.fleet_view import FleetView
+from canary.plan import PathFacts
+from canary.rollout_state import State, begin
+from fleet.histogram import LogHistogram
+from fleet.traffic import PathTally, ReplicaReport, RouterReport, SamplingMode
+from tests.canary.evidence import matrix_evidence, plan_on
+
+KINDS = {"greedy/≤256/≤32": 60, "greedy/≤256/≤128": 60, "greedy/≤1024/≤128": 30}
+
+
+def live(**changes: object) -> LiveTraffic:
+    return replace(LiveTraffic(kinds={kind: 4 * count for kind, count in KINDS.items()}), **changes)  # type: ignore[arg-type]
+
+
+def reasons(evidence: MatrixEvidence, traffic: LiveTraffic) -> list[Reason]:
+    return [drift.reason for drift in drifts(evidence, traffic)]
+
+
+counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000), min_size=1)
+
+
+@given(counts, counts)
+def test_psi_is_that_of_a_plain_loop_and_never_negative(expected: dict[str, int], seen: dict[str, int]) -> None:
+    kinds = sorted({*expected, *seen})
+    total = 0.0
+    for kind in kinds:
+        was = (expected.get(kind, 0) + 0.5) / sum(expected.get(other, 0) + 0.5 for other in kinds)
+        now = (seen.get(kind, 0) + 0.5) / sum(seen.get(other, 0) + 0.5 for other in kinds)
+        total += (now - was) * math.log(now / was)
+    assert psi(expected, seen) == pytest.approx(total, abs=1e-12)
+    assert psi(expected, seen) >= 0
+    assert psi(expected, seen) == pytest.approx(psi(seen, expected))
+
+
+def test_traffic_that_did_not_change_is_seldom_called_another() -> None:
+    generator = random.Random(1)
+    shares = [0.3, 0.25, 0.2, 0.1, 0.05, 0.05, 0.03, 0.02]
+    false = 0
+    for _ in range(400):
+        was, now = (Counter(map(str, generator.choices(range(8), shares, k=size))) for size in (60, 100))
+        false += psi(was, now) > psi_limit(was, now)
+    assert false <= 4
+
+
+def test_another_mix_of_lengths_makes_it_stale_and_names_what_moved() -> None:
+    evidence = matrix_evidence(kinds=KINDS)
+    assert reasons(evidence, live()) == []
+    longer = live(kinds={"greedy/>16384/>512": 300, "greedy/≤256/≤32": 20})
+    (drift,) = drifts(evidence, longer)
+    assert drift.reason is Reason.TRAFFIC_MIX
+    assert "greedy/>16384/>512 went from 0% to 94%" in drift.detail
+    assert drift.value is not None
+    assert drift.limit is not None
+    assert drift.value > drift.limit
+
+
+def test_how_often_a_measured_sampling_mode_comes_does_not_matter_but_one_that_was_never_measured_does() -> None:
+    sampled = {kind.replace("greedy", "sampled"): count for kind, count in KINDS.items()}
+    both = matrix_evidence(kinds=KINDS | sampled)
+    mostly = live(kinds={kind: 1000 * count for kind, count in sampled.items()} | KINDS)
+    assert reasons(both, mostly) == []
+    (drift,) = drifts(matrix_evidence(kinds=KINDS), live(kinds=sampled | KINDS))
+    assert drift.detail == "sampled requests were never measured, 150 came"
+
+
+@pytest.mark.parametrize(("mean", "requests", "is_stale"), [(0.6, 500, False), (0.4, 500, True), (0.4, 99, False)])
+def test_acceptance_outside_its_interval_makes_it_stale_once_there_are_enough_requests(
+    mean: float, requests: int, is_stale: bool
+) -> None:
+    evidence = matrix_evidence(acceptance={SamplingMode.GREEDY: Span(low=0.5, high=0.7)})
+    traffic = live(acceptance={SamplingMode.GREEDY: Accepted(mean, requests)})
+    assert (Reason.ACCEPTANCE in reasons(evidence, traffic)) is is_stale
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_stale"),
+    [([8] * 100, False), ([9] * 5 + [8] * 95, False), ([9] * 6 + [8] * 94, True), ([20] * 10, False)],
+)
+def test_more_open_than_was_measured_makes_it_stale_unless_it_is_rare_or_hardly_watched(
+    looks: list[int], is_stale: bool
+) -> None:
+    assert (Reason.CONCURRENCY in reasons(matrix_evidence(peak_open=8), live(open_requests=looks))) is is_stale
+
+
+parts = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz"))
+
+
+@given(parts, parts)
+def test_every_part_that_differs_is_named_and_no_other(was: dict[str, str], now: dict[str, str]) -> None:
+    named = {line.split(" was ")[0] for line in changed_parts(was, now)}
+    assert named == {part for part in "abcd" if was.get(part) != now.get(part)}
+
+
+def test_a_path_that_does_not_run_says_nothing_about_the_evidence() -> None:
+    assert changes({"a": {"x": "1"}}, {}) == []
+    assert changes({"a": {"x": "1"}}, {"a": {"x": "2"}, "b": {"x": "1"}}) == ["a: x was 1, is 2"]
+
+
+class TestTheWatch:
+    def setup_method(self) -> None:
+        plan = plan_on(matrix_evidence(kinds=KINDS, acceptance={"greedy": {"low": 0.5, "high": 0.7}}, peak_open=4))
+        self.rollout = begin(RolloutStarted(0.0, "r", plan))
+        self.view = FleetView({"baseline": PathFacts(1, False), "speculative": PathFacts(1, True)})
+        self.watch = DriftWatch()
+        self.served = {"speculative": PathTally(kinds={"greedy/>16384/>512": 10**6})}
+
+    def serve(self, kinds: dict[str, int], acceptance: float = 0.6) -> None:
+        accepted = LogHistogram()
+        accepted.add(1 + acceptance, sum(kinds.values()))
+        tally = PathTally(kinds=dict(kinds), acceptance_by={"greedy/short": accepted})
+        self.served["speculative"].merge(tally)
+
+    def tick(self, now: float) -> list[Reason]:
+        self.watch.tick(now, self.rollout, self.served, self.view)
+        return [drift.reason for drift in self.watch.drifts]
+
+    def test_only_what_came_since_counts_and_is_forgotten_in_time(self) -> None:
+        assert self.tick(0.0) == []
+        self.serve(KINDS)
+        assert self.tick(JUDGE_SECONDS) == []
+        self.serve({"greedy/>16384/>512": 500}, acceptance=0.1)
+        assert self.tick(2 * JUDGE_SECONDS) == [Reason.TRAFFIC_MIX, Reason.ACCEPTANCE]
+        for step in range(1, 12):
+            self.serve(KINDS)
+            found = self.tick(2 * JUDGE_SECONDS + step * SPAN_SECONDS / 10)
+        assert found == []
+
+    def test_load_and_a_replica_that_was_exchanged_are_seen(self) -> None:
+        for second in range(100):
+            report = RouterReport("r", second, 1, {}, {}, in_flight={"speculative": 9})
+            self.view.router_reported(report, float(second))
+            replica = ReplicaReport("speculative", "x", 1, 0, 0, 0, 1, 0, 0, fingerprint=(("model.weights", "other"),))
+            self.view.replica_reported(replica, float(second))
+            found = self.tick(float(second))
+        assert found == [Reason.FLEET, Reason.CONCURRENCY]
+        assert "speculative: model.weights was abc, is other" in self.watch.drifts[0].detail
+
+    def test_what_was_taken_back_is_watched_no_longer(self) -> None:
+        self.tick(0.0)
+        assert self.watch.evidence is not None
+        self.rollout = replace(self.rollout, state=State.ROLLED_BACK)
+        self.tick(1.0)
+        assert self.watch.evidence is None
