@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deploy.evidence.cells import Cell, cell_result, evidence_of
-from deploy.evidence.config import MatrixConfig
+from deploy.evidence.config import ROUTED, MatrixConfig
 from deploy.evidence.matrix import Condition, LoadLevel, arms
 from deploy.evidence.measured import MeasuredBlock
 from deploy.evidence.pairing import paired_rounds
 from deploy.evidence.profile import acceptance_spans, asked_kinds
 from deploy.evidence.recommendation import recommend
 from deploy.evidence.result import SCHEMA, MatrixResult
+from deploy.evidence.routing import routing_effects, routing_text
 from deploy.evidence.verdicts import judge_cells
 
 
@@ -36,13 +37,17 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
     verdicts = judge_cells(evidence, config.judge, config.seed)
     results = tuple(cell_result(cell, verdict, config) for cell, verdict in zip(cells, verdicts, strict=True))
     done = min((len(cell.rounds) for cell in cells), default=0)
+    routing = routing_effects(cells, config)
+    paths = [cell for cell in results if cell.candidate != ROUTED]
+    objective = config.judge.objective
+    advice = (recommend(paths, objective, done, config.rounds), routing_text(routing, objective))
     return MatrixResult(
         schema=SCHEMA,
         created=facts.created,
         url=config.url,
         model=facts.model,
         baseline=config.baseline,
-        objective=config.judge.objective,
+        objective=objective,
         alpha=config.judge.alpha,
         config=config.model_dump(mode="json"),
         rounds_done=done,
@@ -50,10 +55,11 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
         throughput_by_concurrency=dict(facts.throughput_by_concurrency),
         has_content=facts.has_content,
         cells=results,
-        recommendation=recommend(results, config.judge.objective, done, config.rounds),
+        recommendation=" ".join(filter(None, advice)),
         fingerprints={path: dict(parts) for path, parts in facts.fingerprints.items()},
         kinds=asked_kinds(cells, config),
         acceptance=acceptance_spans(cells, config),
+        routing=routing,
     )
 
 

@@ -24,14 +24,14 @@ LAG_PROBE_SECONDS = 0.02
 class ServerProbe(Protocol):
     """Looks at the server while a block runs."""
 
-    async def watch(self, path: str, is_over: asyncio.Event) -> ServerFigures:
-        """What the server says of a path from now until the event is set."""
+    async def watch(self, path: str | None, is_over: asyncio.Event) -> ServerFigures:
+        """What the server says of a path from now until the event is set; None stands for no path of its own."""
 
 
 class BlockDriver:
     """Runs blocks, one at a time."""
 
-    def __init__(self, clients: Mapping[str, ApiClient], probe: ServerProbe, clock: Clock) -> None:
+    def __init__(self, clients: Mapping[str | None, ApiClient], probe: ServerProbe, clock: Clock) -> None:
         """`clients`: by path."""
         self._clients = clients
         self._probe = probe

@@ -111,13 +111,20 @@ def _gain_by_load(result: MatrixResult) -> Chart:
             (cell for cell in cells if cell.level.concurrency), key=lambda cell: cell.level.concurrency or 0
         )
         if closed:
-            traces.append(_gain_line(f"{candidate}, {sampling}", closed, COLOURS[number % len(COLOURS)]))
+            colour = COLOURS[number % len(COLOURS)]
+            traces.append(_gain_line(f"{candidate}, {sampling}", closed, colour))
+            traces += _predicted_line(result, f"{candidate}, {sampling}, predicted", closed, colour)
     layout = {
         "xaxis": {"title": {"text": "requests open"}, "type": "log", "dtick": 0.30103},
         "yaxis": {"title": {"text": "times as fast as the baseline"}},
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"dash": "dot"}}],
     }
     note = f"Gain in {result.objective} with its 95 % interval; below 1 the candidate is slower."
+    if result.predictions:
+        note += (
+            " Dashed: what `fleet plan` reckons of decoding with the acceptance measured here, a prior; doubt it, or "
+            "the measurement, where they are more than 30 % apart."
+        )
     return Chart.single("gain", "Speed-up against concurrency", note, {"data": traces, "layout": layout})
 
 
@@ -138,6 +145,21 @@ def _gain_line(name: str, cells: Sequence[CellResult], colour: str) -> Figure:
         "error_y": errors,
         "line": {"color": colour},
     }
+
+
+def _predicted_line(result: MatrixResult, name: str, cells: Sequence[CellResult], colour: str) -> list[Figure]:
+    """Of the cells for which there is a prediction; none where there is none."""
+    known = {(item.candidate, item.condition): item.speed_up for item in result.predictions}
+    points = [
+        (cell.level.concurrency, known[cell.candidate, cell.condition])
+        for cell in cells
+        if (cell.candidate, cell.condition) in known
+    ]
+    if not points:
+        return []
+    x, y = (list(column) for column in zip(*points, strict=True))
+    line = {"color": colour, "dash": "dash"}
+    return [{"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y, "line": line}]
 
 
 def _acceptance_by_position(result: MatrixResult) -> Chart:

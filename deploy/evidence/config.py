@@ -12,6 +12,8 @@ from fleet.config import PathName, Section, explain
 from fleet.errors import ConfigError
 
 AUTO: Final = "auto"
+ROUTED: Final = "routed"
+"""A candidate that is no path: requests without a path of their own, as the router decides."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,39}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -96,19 +98,38 @@ class JudgeConfig(Section):
     max_client_lag: float = Field(0.2, gt=0, description="The client's p95 lateness, as a share of the median tpot.")
 
 
+class PredictConfig(Section):
+    """What `fleet plan` has to know for a predicted curve beside the measured one."""
+
+    model: str = Field(min_length=1, description="Folder, config.json, or a model whose facts are shipped.")
+    proposers: dict[PathName, str] = Field(min_length=1, description="Candidate -> METHOD[:MODEL][,k=4].")
+    gpu: str | None = Field(None, description="Such as H200; or its memory, bandwidth and tflops.")
+    memory: str | None = None
+    bandwidth: str | None = None
+    tflops: float | None = Field(None, gt=0)
+    dtype: str | None = None
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    replicas: int = Field(1, ge=1, description="Of each path: they share what is open.")
+    context: int = Field(512, ge=1, description="Tokens that a sequence has cached.")
+    round_trip_ms: float = Field(0.5, ge=0, description="Between target and draft worker.")
+
+
 class MatrixConfig(Section):
     """One load matrix: candidates × load × sampling, each beside the baseline."""
 
     url: str = Field("http://127.0.0.1:8000", pattern=r"^https?://")
     model: str | None = Field(None, min_length=1, description="Name in the API; None = the one served.")
     baseline: PathName = "baseline"
-    candidates: tuple[PathName, ...] = Field(("speculative",), min_length=1)
+    candidates: tuple[PathName, ...] = Field(
+        ("speculative",), min_length=1, description="Paths; 'routed' leaves the choice to the router."
+    )
     sampling: dict[Name, SamplingConfig] = Field(
         {"greedy": SamplingConfig(temperature=0), "sampled": SamplingConfig(temperature=0.8)}, min_length=1
     )
     workload: WorkloadConfig = WorkloadConfig()
     load: LoadConfig = LoadConfig()
     judge: JudgeConfig = JudgeConfig()
+    predict: PredictConfig | None = None
     rounds: int = Field(10, ge=1, le=1000, description="Each runs every path once, forwards and backwards in turn.")
     requests: int = Field(6, ge=1, le=10_000, description="Measured requests of a block: one path in one round.")
     seed: int = Field(0, ge=0, lt=2**31)
@@ -119,6 +140,8 @@ class MatrixConfig(Section):
     def _distinct(self) -> Self:
         if len(set(self.candidates)) != len(self.candidates):
             raise ValueError("a candidate is named twice")
+        if self.baseline == ROUTED:
+            raise ValueError(f"the baseline must be a path; '{ROUTED}' is what the router decides")
         return self
 
 

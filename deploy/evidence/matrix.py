@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from deploy.bench.asking import Question
 from deploy.evidence.arrivals import gamma_arrivals, replayed_arrivals
-from deploy.evidence.config import MatrixConfig, SamplingConfig
+from deploy.evidence.config import ROUTED, MatrixConfig, SamplingConfig
 from deploy.evidence.samples import Sample, Samples
 from deploy.evidence.traces import Trace
 from fleet.errors import ConfigError
@@ -49,7 +49,8 @@ class Arm:
     """A path under the name it has in the report; in an A/A matrix two arms share a path."""
 
     name: str
-    path: str
+    path: str | None
+    """None leaves each request to the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class BlockPlan:
 def arms(config: MatrixConfig) -> tuple[Arm, ...]:
     """The baseline first. A candidate that is the baseline's own path makes an A/A matrix."""
     again = {config.baseline: f"{config.baseline}-again"}
-    return (Arm(config.baseline, config.baseline), *(Arm(again.get(path, path), path) for path in config.candidates))
+    candidates = (Arm(again.get(name, name), None if name == ROUTED else name) for name in config.candidates)
+    return (Arm(config.baseline, config.baseline), *candidates)
 
 
 def levels(config: MatrixConfig, found: Sequence[LoadLevel] = ()) -> tuple[LoadLevel, ...]:

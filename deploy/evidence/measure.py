@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,7 @@ from deploy.evidence.assess import assess
 from deploy.evidence.block_driver import BlockDriver
 from deploy.evidence.config import MatrixConfig
 from deploy.evidence.matrix import Inputs, arms
+from deploy.evidence.predicted import Predictor
 from deploy.evidence.report import render_csv, render_html
 from deploy.evidence.result import CONFIG_FILE, REPORT_FILE, MatrixResult, to_json
 from deploy.evidence.run import MatrixRun, Progress, check_paths, clients_of, run_facts
@@ -52,7 +53,7 @@ def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | No
     `key` is the API's, `token` that of the fleet's admin API, which says what is measured. Raises `ConfigError` where
     inputs, server or folder do not fit.
     """
-    inputs = load_inputs(config)
+    inputs, predictor = load_inputs(config), Predictor(config.predict) if config.predict else None
     model = asyncio.run(_check(config, key))
     file = RunFile.open(folder / RUN_FILE, _header(config, inputs, model, _fingerprints(config, token)))
     ended_early = None
@@ -64,7 +65,10 @@ def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | No
         except Unavailable as error:
             ended_early = str(error)
     blocks = file.whole_rounds([arm.name for arm in arms(config)])
-    return Measured(assess(config, run_facts(config, inputs, file), blocks), ended_early)
+    result = assess(config, run_facts(config, inputs, file), blocks)
+    if predictor is not None:
+        result = replace(result, predictions=tuple(predictor.predictions(result)))
+    return Measured(result, ended_early)
 
 
 def write_report(result: MatrixResult, folder: Path) -> None:

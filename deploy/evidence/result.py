@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from deploy.evidence.bootstrap import Interval
 from deploy.evidence.figures import AcceptanceFigures, ArmFigures
 from deploy.evidence.matrix import LoadLevel
 from deploy.evidence.verdicts import CellVerdict
@@ -80,6 +81,27 @@ class CellResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingEffect:
+    """Requests left to the router beside the baseline and beside one path for all, over all cells of the run."""
+
+    always: str
+    """The path that speculates always."""
+    over_baseline: Interval
+    """Of the objective, as ratios: above 1 what the router decides is better. So are the other two."""
+    always_over_baseline: Interval
+    over_always: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What `fleet plan` reckons of a cell, with the acceptance that was measured in it."""
+
+    candidate: str
+    condition: str
+    speed_up: float
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixResult:
     """One run of a matrix."""
 
@@ -106,6 +128,9 @@ class MatrixResult:
     """The requests of one load level by sampling mode and buckets of prompt and answer: what was asked."""
     acceptance: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """By candidate and sampling mode (greedy, sampled): where a further round's mean of accepted/drafted would lie."""
+    routing: tuple[RoutingEffect, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    """Empty where the config names no model and card to reckon with."""
 
 
 _ADAPTER: TypeAdapter[MatrixResult] = TypeAdapter(MatrixResult)

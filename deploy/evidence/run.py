@@ -112,8 +112,8 @@ def seconds_left(conditions: list[str], file: RunFile) -> float | None:
 
 def clients_of(
     config: MatrixConfig, http: httpx.AsyncClient, clock: Clock, *, model: str, key: str | None
-) -> dict[str, ApiClient]:
-    """One client per path."""
+) -> dict[str | None, ApiClient]:
+    """One client per path; None for what the router decides."""
     return {arm.path: ApiClient(http, clock, model=model, path=arm.path, key=key) for arm in arms(config)}
 
 
@@ -125,14 +125,15 @@ async def check_paths(config: MatrixConfig, http: httpx.AsyncClient, clock: Cloc
     return model
 
 
-async def _check(path: str, client: ApiClient, clock: Clock) -> None:
+async def _check(path: str | None, client: ApiClient, clock: Clock) -> None:
     """Raises `ConfigError` where a path does not answer, or where another answers for it."""
     reply = Reply(clock.monotonic())
     messages = ({"role": "user", "content": "Say yes."},)
     await client.ask(Question(messages, max_tokens=4, sampling={"temperature": 0}, seed=0, user="bench-check"), reply)
     if reply.outcome is not Outcome.DONE:
-        raise ConfigError(f"path '{path}' does not answer ({reply.outcome}): {reply.answer.error or 'no text'}")
-    if reply.answer.path not in (None, path):
+        who = "the router" if path is None else f"path '{path}'"
+        raise ConfigError(f"{who} does not answer ({reply.outcome}): {reply.answer.error or 'no text'}")
+    if path is not None and reply.answer.path not in (None, path):
         raise ConfigError(
             f"path '{path}' was asked for, but '{reply.answer.path}' answered: is it in the fleet's config?"
         )

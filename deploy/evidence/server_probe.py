@@ -72,8 +72,15 @@ class MetricsProbe:
         self._settle_seconds = settle_seconds
         self._headers = headers_of(key)
 
-    async def watch(self, path: str, is_over: asyncio.Event) -> ServerFigures:
-        """What the server says of a path from now until a little after the event is set."""
+    async def watch(self, path: str | None, is_over: asyncio.Event) -> ServerFigures:
+        """What the server says of a path from now until a little after the event is set.
+
+        Of requests that the router sends here and there nothing is known: no figure of one path is theirs.
+        """
+        if path is None:
+            await is_over.wait()
+            await asyncio.sleep(self._settle_seconds)
+            return ServerFigures()
         processes = [] if self._memory is None else await asyncio.to_thread(self._memory.processes, path)
         looks = [await self._look(path, processes)]
         while not is_over.is_set():

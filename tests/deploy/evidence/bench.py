@@ -28,7 +28,7 @@ PROMPTS = Samples(
 
 
 class NoProbe:
-    async def watch(self, path: str, is_over: asyncio.Event) -> ServerFigures:
+    async def watch(self, path: str | None, is_over: asyncio.Event) -> ServerFigures:
         return ServerFigures()
 
 

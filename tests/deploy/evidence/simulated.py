@@ -146,6 +146,8 @@ class SimulatedFleet(httpx.AsyncBaseTransport):
         self._clock = clock
         self.client_cost = 0.0
         """Seconds for which the client's process does nothing else whenever it reads an event."""
+        self.route: Callable[[dict[str, Any]], str] = lambda body: next(iter(paths))
+        """The path of a request that names none."""
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -154,7 +156,7 @@ class SimulatedFleet(httpx.AsyncBaseTransport):
         if request.url.path != "/v1/chat/completions":
             return httpx.Response(404, json={})
         body = json.loads(request.content)
-        name = request.headers["x-fleet-path"]
+        name = request.headers.get("x-fleet-path") or self.route(body)
         self.asked.append((name, body))
         if name not in self._engines:
             return httpx.Response(404, json={"error": {"message": f"no path {name}"}})

@@ -6,8 +6,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from deploy.evidence import commands
 from deploy.evidence import measure as measuring
-from deploy.evidence.commands import ENDED_EARLY, app
+from deploy.evidence.commands import ENDED_EARLY, STALE, app
 from fleet.errors import ConfigError
 from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
 
@@ -125,3 +126,40 @@ def test_a_run_that_measured_nothing_still_ends_with_a_report_and_no_advice_to_r
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["cells"], report["rounds_done"]) == ([], 0)
     assert report["recommendation"] == "The run ended after 0 of 1 rounds, so take this as a first look."
+
+
+class Admin:
+    """A fleet whose replicas say what they are."""
+
+    def __init__(self, max_num_seqs: str) -> None:
+        self._parts = {"engine.max_num_seqs": max_num_seqs}
+
+    def __enter__(self) -> "Admin":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def status(self) -> dict[str, Any]:
+        return {"paths": [{"path": name, "fingerprint": self._parts} for name in ("baseline", "speculative")]}
+
+
+def test_a_matrix_knows_its_fleet_and_says_when_that_has_changed(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Slowly())
+    monkeypatch.setattr(measuring, "connect", lambda url, token: Admin("16"))
+    assert run(tmp_path, "--concurrency", "1").exit_code == 0
+    folder = str(tmp_path / "out")
+    monkeypatch.setattr(commands, "connect", lambda url, token: Admin("16"))
+    fresh = CliRunner().invoke(app, ["check", folder])
+    assert (fresh.exit_code, "nothing has changed" in fresh.output) == (0, True)
+    monkeypatch.setattr(commands, "connect", lambda url, token: Admin("32"))
+    stale = CliRunner().invoke(app, ["check", folder])
+    assert stale.exit_code == STALE
+    assert "speculative: engine.max_num_seqs was 16, is 32" in stale.output
+    assert f"renew it: fleet bench matrix -f {folder}/matrix.yaml -o {folder}-2" in stale.output
+    monkeypatch.setattr(measuring, "connect", lambda url, token: Admin("32"))
+    again = run(tmp_path, "--concurrency", "1")
+    assert isinstance(again.exception, ConfigError)
+    assert "a fleet that has changed since: baseline: engine.max_num_seqs was 16, is 32" in str(again.exception)

@@ -5,7 +5,7 @@ import pytest
 
 from deploy.evidence.matrix import Inputs
 from deploy.evidence.measured import Timing
-from deploy.evidence.result import MatrixResult
+from deploy.evidence.result import CellResult, MatrixResult
 from deploy.evidence.run import Progress
 from deploy.evidence.verdicts import Decision
 from fleet.errors import ConfigError
@@ -32,7 +32,21 @@ def test_an_a_a_matrix_keeps_and_drops_nothing(tmp_path: Path) -> None:
     assert decided == 0
 
 
-@pytest.mark.parametrize(("factor", "decision"), [(1.10, Decision.DROP), (0.85, Decision.KEEP)])
+@pytest.mark.slow
+def test_of_many_a_a_cells_at_most_one_in_twenty_is_decided(tmp_path: Path) -> None:
+    decided = cells = 0
+    for seed in range(25):
+        clock = VirtualClock()
+        fleet = SimulatedFleet(clock, 100 + seed, baseline=SimulatedPath(noise=0.08))
+        config = config_of(candidates=["baseline"], seed=seed, rounds=6, requests=3, workload={"max_tokens": 6})
+        result = measure(config, fleet, clock, open_file(config, tmp_path / f"{seed}.jsonl"))
+        cells += len(result.cells)
+        decided += sum(cell.verdict.decision is not Decision.INCONCLUSIVE for cell in result.cells)
+    assert cells == 100
+    assert decided <= 5
+
+
+@pytest.mark.parametrize(("factor", "decision"), [(1.10, Decision.DROP), (0.90, Decision.KEEP)])
 def test_a_planted_effect_is_found_in_its_cell_and_nowhere_else(
     tmp_path: Path, factor: float, decision: Decision
 ) -> None:
@@ -67,6 +81,33 @@ def test_a_speculative_path_that_is_faster_is_kept_with_its_acceptance_and_equal
     assert {part.kind for part in cell.slices} == {"bucket", "category"}
     assert sum(part.pairs for part in cell.slices if part.kind == "category") == 24
     assert "speculative pays in 1 of 1 cells" in result.recommendation
+
+
+def test_routing_by_evidence_is_measured_beside_always_speculating(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    wins_greedy = SimulatedPath(
+        base=0.012, noise=0.02, factor=lambda temperature, running: 3.0 if temperature > 0 else 1.0
+    )
+    fleet = SimulatedFleet(clock, 5, baseline=SimulatedPath(noise=0.02), speculative=wins_greedy)
+    fleet.route = lambda body: "baseline" if body["temperature"] > 0 else "speculative"
+    config = config_of(candidates=["speculative", "routed"], load={"concurrency": [2]}, rounds=5)
+    result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+    (effect,) = result.routing
+    assert effect.always == "speculative"
+    assert effect.over_baseline.low > 1.1
+    assert effect.always_over_baseline.high < 1.0
+    assert effect.over_always.low > 1.5
+    assert effect.over_always.estimate == pytest.approx(
+        effect.over_baseline.estimate / effect.always_over_baseline.estimate
+    )
+    assert "routing by evidence is" in result.recommendation
+    assert "Roll routed out" not in result.recommendation
+    assert cell_of_routed(result, "c2/sampled").verdict.decision is Decision.INCONCLUSIVE
+
+
+def cell_of_routed(result: MatrixResult, condition: str) -> CellResult:
+    (cell,) = (cell for cell in result.cells if (cell.condition, cell.candidate) == (condition, "routed"))
+    return cell
 
 
 def test_both_arms_are_asked_the_same_with_the_same_seeds_in_turns(tmp_path: Path) -> None:

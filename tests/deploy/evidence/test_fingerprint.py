@@ -1,0 +1,83 @@
+"""What a fingerprint notices, and what it does not mind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from canary.evidence import changed_parts
+from deploy.evidence.fingerprint import LIBRARIES, SAMPLE_BYTES, SAMPLES, digest_of, fingerprint_of
+from deploy.serve_args import PathArgs
+
+
+def model_folder(folder: Path, weights: bytes = b"weights") -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def fingerprint(folder: Path, **changes: object) -> dict[str, str]:
+    args = PathArgs.model_validate({"path": "speculative", "model": {"model": str(folder)}, **changes})
+    return fingerprint_of(args, lambda text: None)
+
+
+def test_where_a_model_lies_does_not_matter_but_what_is_in_its_files_does(tmp_path: Path) -> None:
+    one, copy = (fingerprint(model_folder(tmp_path / name)) for name in ("one", "copy"))
+    assert one == copy
+    other = fingerprint(model_folder(tmp_path / "other", b"trained again"))
+    (change,) = changed_parts(one, other)
+    assert change.startswith("model.weights was ")
+
+
+def test_every_setting_is_a_part_with_its_name_and_both_values(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    before = fingerprint(folder, speculative={"method": "ngram"})
+    after = fingerprint(
+        folder,
+        model={"model": str(folder), "dtype": "float32", "served_name": "another"},
+        engine={"max_num_seqs": 32},
+        speculative={"method": "ngram", "num_speculative_tokens": 7},
+    )
+    assert changed_parts(before, after) == [
+        "engine.max_num_seqs was 16, is 32",
+        "model.dtype was bfloat16, is float32",
+        "speculative.num_speculative_tokens was 4, is 7",
+    ]
+
+
+def test_a_proposers_files_count_by_their_content(tmp_path: Path) -> None:
+    folder, head = model_folder(tmp_path / "model"), model_folder(tmp_path / "head")
+    asked = {"speculative": {"method": "eagle3", "model": str(head)}}
+    before = fingerprint(folder, **asked)
+    (head / "model.safetensors").write_bytes(b"another")
+    assert [change.split(" was ")[0] for change in changed_parts(before, fingerprint(folder, **asked))] == [
+        "proposer.files"
+    ]
+
+
+def test_hardware_and_libraries_are_named(tmp_path: Path) -> None:
+    parts = fingerprint(model_folder(tmp_path / "model"))
+    named = {"hardware.cpu", "hardware.cores", "hardware.gpus", "version.python", *(f"version.{n}" for n in LIBRARIES)}
+    assert named <= parts.keys()
+    assert all(parts[name] for name in named)
+    assert json.loads(json.dumps(parts)) == parts
+
+
+@pytest.mark.parametrize("place", [0, 12_345_678, -1])
+def test_a_large_file_is_known_by_blocks_from_its_begin_to_its_end(tmp_path: Path, place: int) -> None:
+    """Of a file that is not read whole a change all over is seen, and so is one at either end."""
+    file = tmp_path / "model.safetensors"
+    content = bytearray(SAMPLES * SAMPLE_BYTES + 10**6)
+    file.write_bytes(content)
+    before = digest_of(tmp_path, ["*.safetensors"])
+    if place > 0:
+        content[:: SAMPLE_BYTES // 2] = b"x" * len(content[:: SAMPLE_BYTES // 2])
+    else:
+        content[place] = 1
+    file.write_bytes(content)
+    assert digest_of(tmp_path, ["*.safetensors"]) != before
+    assert digest_of(tmp_path, ["*.bin"]) == "none"
