@@ -97,6 +97,13 @@ ROLLOUT = (
         ),
         "A router that cannot reach the controller keeps its last split.",
     ),
+    Panel(
+        "Stale evidence",
+        "short",
+        (Query("max by (reason) (fleet_evidence_stale)", "{{reason}}"),),
+        "1 where the load matrix that the rollout rests on no longer speaks of what is served.",
+        kind="state-timeline",
+    ),
 )
 LATENCY = (
     Panel(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from canary.evidence import changed_parts
+from canary.evidence import changes
 from deploy.evidence.measured import MeasuredBlock
 from fleet.errors import ConfigError
 
@@ -83,7 +83,7 @@ class RunFile:
             raise ConfigError(
                 f"{path} holds another matrix's measurements: choose another folder with -o, or delete it"
             )
-        if changed := _changes(found, header):
+        if changed := changes(found.fingerprints, header.fingerprints):
             raise ConfigError(
                 f"{path} was measured on a fleet that has changed since: {'; '.join(changed)}; "
                 "choose another folder with -o, or delete it"
@@ -125,14 +125,6 @@ class RunFile:
             file.write(_ADAPTER.dump_json(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-
-
-def _changes(before: Header, now: Header) -> list[str]:
-    return [
-        f"{path}: {change}"
-        for path in sorted(before.fingerprints.keys() | now.fingerprints.keys())
-        for change in changed_parts(before.fingerprints.get(path, {}), now.fingerprints.get(path, {}))
-    ]
 
 
 def _identity(header: Header) -> tuple[object, ...]:

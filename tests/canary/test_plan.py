@@ -151,6 +151,9 @@ def test_what_is_seldom_wise_is_said():
     assert any("hundreds of windows" in line for line in slow)
 
 
-def test_a_plan_in_the_shape_of_the_design_gives_no_cause_for_caution():
+def test_a_plan_in_the_shape_of_the_design_lacks_only_evidence():
     found = cautions(Plan.model_validate(yaml.safe_load(DESIGN)))
-    assert found == ["peak_throughput: counts all requests of each path, and only the eligible ones reach the canary"]
+    assert found == [
+        "evidence: none is given, so nothing but the guardrails says whether speculation pays",
+        "peak_throughput: counts all requests of each path, and only the eligible ones reach the canary",
+    ]

@@ -65,7 +65,11 @@ def scrape() -> set[str]:
     tally = PathTally(accepted_at={0: 1})
     replica = ReplicaReport("speculative", "r", 1, 0, 0, 0, 1, 0, 0)
     rollout = RolloutSnapshot("baking", 5.0, 5.0, [GuardrailSnapshot("itl_p95", 0, 1.0, 20.0)])
-    text = render(Snapshot("m", [PathSnapshot("speculative", tally, [replica], 1, 0, 0)], rollout=rollout)).decode()
+    text = render(
+        Snapshot(
+            "m", [PathSnapshot("speculative", tally, [replica], 1, 0, 0)], rollout, evidence_stale={"fleet": False}
+        )
+    ).decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 

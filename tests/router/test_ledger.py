@@ -223,7 +223,7 @@ def test_the_mix_of_the_traffic_is_of_what_the_rules_routed_and_what_was_complet
     ):
         account = ledger.open(name, assignment, 10.0, 1)
         account.admitted(10.0, prompt_tokens=300, sampling=SamplingMode.SAMPLED)
-        account.note(0, 10.5, TokenChunk(name, tuple(range(40)), "", FinishReason.LENGTH))
+        account.note(0, 10.5, TokenChunk(name, tuple(range(40)), "", finish=FinishReason.LENGTH))
         account.close(outcome)
     report = ledger.next_report(11.0, applied_split=1, queued=0)
     assert report.served["baseline"].kinds == {"sampled/≤1024/≤128": 1}

@@ -13,7 +13,7 @@ from deploy.evidence.charts import charts
 from deploy.evidence.compare import compare, remarks, render_comparison
 from deploy.evidence.measured import ServerFigures
 from deploy.evidence.report import render_csv, render_html, render_table
-from deploy.evidence.result import MatrixResult, json_schema, read_result, to_json
+from deploy.evidence.result import MatrixResult, Prediction, json_schema, read_result, to_json
 from fleet.errors import ConfigError
 from tests.deploy.evidence.bench import config_of, measure, open_file
 from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
@@ -168,3 +168,22 @@ def with_server_figures(result: MatrixResult) -> MatrixResult:
         for cell in result.cells
     )
     return replace(result, cells=cells)
+
+
+def test_the_predicted_curve_stands_beside_the_measured_one(result: MatrixResult) -> None:
+    assert not [line for line in figures(result)["gain"]["data"] if "predicted" in line["name"]]
+    predicted = replace(result, predictions=(Prediction("speculative", "c3/greedy", 1.2),))
+    (line,) = [line for line in figures(predicted)["gain"]["data"] if "predicted" in line["name"]]
+    assert (line["name"], line["x"], line["y"]) == ("speculative, greedy, predicted", [3], [1.2])
+    assert "a prior" in next(chart.note for chart in charts(predicted) if chart.panels[0].id == "gain")
+
+
+def test_prefill_and_decode_are_never_mixed_in_one_number(result: MatrixResult) -> None:
+    """The objective is one latency; TTFT stands beside it as a guard and in pictures of its own."""
+    assert result.objective == "tpot"
+    for cell in result.cells:
+        assert {gain.metric for gain in cell.gains} >= {"ttft", "tpot"}
+        assert [guard.name for guard in cell.verdict.guards].count("TTFT") == 1
+    titles = [chart.title for chart in charts(result)]
+    assert "Time to first token (prefill and queue)" in titles
+    assert any(title.startswith("Time per output token (decode)") for title in titles)
