@@ -124,6 +124,7 @@ def fleet_status(present: RolloutStatus | None = None) -> FleetStatus:
             "draft_length": None if acceptance is None else 2.9,
             "drafting_note": "",
             "replicas": [replica],
+            "fingerprint": {"engine.max_num_seqs": "16"},
         }
 
     value = {
@@ -136,6 +137,7 @@ def fleet_status(present: RolloutStatus | None = None) -> FleetStatus:
             {"router_id": "r2", "applied_split": 6, "age_seconds": 0.2, "in_flight": 2, "queued": 1},
         ],
         "rollout": present,
+        "evidence": None,
         "at": 1_780_000_100.0,
         "journal": "/state/journal.sqlite3",
     }

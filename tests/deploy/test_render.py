@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from canary.status import EvidenceStatus
 from deploy.fleet_state import FleetState
 from deploy.render import (
     amount,
     duration,
     evidence,
+    evidence_line,
     fleet_view,
     history_view,
     interval,
@@ -184,3 +186,21 @@ def test_a_starting_fleet_shows_what_it_does_and_how_far_each_application_is() -
     text = shown(starting_view(state))
     for part in ("loading", "path-baseline", "deploying", "router", "running"):
         assert part in text, part
+
+
+def test_stale_evidence_says_why_and_what_to_do() -> None:
+    stale = EvidenceStatus(
+        folder="evidence",
+        created=1_780_000_000.0,
+        canary="speculative",
+        is_stale=True,
+        drifts=[{"reason": "traffic_mix", "detail": "PSI 0.61 is above 0.25", "value": 0.61, "limit": 0.25}],
+        renew="fleet bench matrix -f evidence/matrix.yaml -o evidence-2",
+    )
+    status = fleet_status(rollout())
+    text = shown(fleet_view({**status, "evidence": stale}))
+    assert "is stale (traffic_mix: PSI 0.61 is above 0.25)" in " ".join(text.split())
+    assert "renew it: fleet bench matrix -f evidence/matrix.yaml -o evidence-2" in " ".join(text.split())
+    fresh = stale | {"is_stale": False, "drifts": []}
+    assert evidence_line(EvidenceStatus(**fresh)).endswith("still holds")  # type: ignore[typeddict-item]
+    assert "still holds" not in shown(fleet_view(status))
