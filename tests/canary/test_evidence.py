@@ -58,7 +58,7 @@ def test_a_folder_means_nothing_to_the_controller() -> None:
 )
 def test_where_it_wins_needs_evidence_and_no_holdback(changes: dict[str, Any], explanation: str) -> None:
     with pytest.raises(ConfigError, match=explanation):
-        read_plan(plan_on(matrix_evidence(), speculate="where_it_wins", **changes))
+        read_plan({**plan_on(matrix_evidence(), speculate="where_it_wins"), **changes})
 
 
 def test_the_eligibility_is_the_winning_cells_and_stays_so_after_promotion() -> None:
