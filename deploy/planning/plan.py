@@ -9,10 +9,10 @@ from deploy.planning.architecture import Architecture
 from deploy.planning.hardware import Gpu
 from deploy.planning.kv_cache import kv_cache
 from deploy.planning.memory import Deployment, MemoryPlan, plan_memory, require_room
-from deploy.planning.proposers import Proposer, ProposerSpec, build_proposer
+from deploy.planning.proposers import HEAD_BYTES, Proposer, ProposerSpec, build_proposer
 from deploy.planning.roofline import TARGET_OVERHEAD_SECONDS, Load, PassCost, model_cost
 from deploy.planning.speedup import Cell, Pairing, paying_batches, peak_ratio, predict, speed_up, with_round_trip
-from deploy.planning.weights import active_parameters, count_parameters, weight_bytes
+from deploy.planning.weights import LINEAR_BYTES, active_parameters, count_parameters, weight_bytes
 
 ASSUMED_ACCEPTANCE = Acceptance(rate=0.7)
 ROUND_TRIPS_MS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -161,7 +161,13 @@ def _deployment(question: Question) -> Deployment:
 
 
 def _proposer_plan(question: Question, deployment: Deployment, cost: PassCost, spec: ProposerSpec) -> ProposerPlan:
-    proposer = build_proposer(spec, question.model, question.tensor_parallel)
+    proposer = build_proposer(
+        spec,
+        question.model,
+        question.tensor_parallel,
+        kv_bytes=question.kv_element_bytes,
+        head_bytes=max(HEAD_BYTES, LINEAR_BYTES[question.number_format]),
+    )
     alone, memory = plan_memory(deployment), plan_memory(deployment, proposer)
     for context in question.contexts:
         require_room(memory, context, f"{question.model.name} with {spec.label}")

@@ -14,7 +14,7 @@ from deploy.planning.weights import count_parameters, weight_bytes
 from fleet.errors import ConfigError
 
 HEAD_BYTES = 2.0
-"""Heads stay in 16 bits beside a quantised target."""
+"""Heads stay in 16 bits beside a quantised target; beside one in float32 they are that."""
 EAGLE3_DRAFT_VOCABULARY = 32000
 EAGLE3_TAPS = 3
 KV_BYTES = 2.0
@@ -55,6 +55,19 @@ class Proposer:
         return min(length, 1) if self.is_one_pass else length
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The target that a proposer stands beside, and how its numbers are kept there."""
+
+    target: Architecture
+    split: int
+    """GPUs that share the proposer."""
+    kv_bytes: float
+    """Of one cached number, in the proposer's cache as in the target's."""
+    head_bytes: float
+    """Of one weight of a head."""
+
+
 def parse_proposer(text: str, *, draft_length: int, acceptance: Acceptance | None) -> ProposerSpec:
     """A `ProposerSpec` with the given defaults. Raises ConfigError that shows how to write it."""
     head, *settings = (part.strip() for part in text.split(","))
@@ -70,10 +83,17 @@ def parse_proposer(text: str, *, draft_length: int, acceptance: Acceptance | Non
     return spec
 
 
-def build_proposer(spec: ProposerSpec, target: Architecture, tensor_parallel: int) -> Proposer:
+def build_proposer(
+    spec: ProposerSpec,
+    target: Architecture,
+    tensor_parallel: int,
+    *,
+    kv_bytes: float = KV_BYTES,
+    head_bytes: float = HEAD_BYTES,
+) -> Proposer:
     """The proposer's sizes beside this target. Raises ConfigError where its model is not known."""
     split = 1 if spec.is_on_own_gpu else tensor_parallel
-    return _BUILDERS[spec.method](spec, target, split)
+    return _BUILDERS[spec.method](spec, Host(target, split, kv_bytes, head_bytes))
 
 
 def _with(spec: ProposerSpec, setting: str, text: str) -> ProposerSpec:
@@ -99,54 +119,56 @@ def _fraction(text: str) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-def _lookup(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+def _lookup(spec: ProposerSpec, host: Host) -> Proposer:
     """Looks tokens up in the text itself: no weights, no pass."""
     return Proposer(spec, 0, 0.0, NO_CACHE, None, is_one_pass=True)
 
 
-def _draft_model(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+def _draft_model(spec: ProposerSpec, host: Host) -> Proposer:
     model = find_architecture(str(spec.model))
     number_format = model.stored_format
-    cache = kv_cache(model, KV_BYTES, split)
-    cost = model_cost(model, number_format, cache, split, DRAFT_OVERHEAD_SECONDS)
+    cache = kv_cache(model, host.kv_bytes, host.split)
+    cost = model_cost(model, number_format, cache, host.split, DRAFT_OVERHEAD_SECONDS)
     parameters = count_parameters(model).total
     return Proposer(spec, parameters, weight_bytes(model, number_format), cache, cost, is_one_pass=False)
 
 
-def _eagle(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+def _eagle(spec: ProposerSpec, host: Host) -> Proposer:
     """EAGLE-1/2 (arXiv:2401.15077): fc [h, 2h] and one layer of the target's shape; embedding and head are its own."""
-    layer = _one_layer(target)
+    target, layer = host.target, _one_layer(host.target)
     own = target.hidden * 2 * target.hidden + _layer_parameters(layer)
-    return _head_proposer(spec, layer, own, own + target.vocabulary * target.hidden, split)
+    return _head_proposer(spec, layer, own, own + target.vocabulary * target.hidden, host)
 
 
-def _eagle3(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+def _eagle3(spec: ProposerSpec, host: Host) -> Proposer:
     """EAGLE-3 (arXiv:2503.01840): fc [h, 3h], one layer whose attention reads 2h (embedding, hidden), a small head."""
-    layer = _one_layer(target)
+    target, layer = host.target, _one_layer(host.target)
     wider = target.hidden * layer.head_dim * (layer.heads + 2 * layer.kv_heads)
     head = min(EAGLE3_DRAFT_VOCABULARY, target.vocabulary) * target.hidden
     own = target.hidden * EAGLE3_TAPS * target.hidden + _layer_parameters(layer) + wider + head
-    return _head_proposer(spec, layer, own, own, split)
+    return _head_proposer(spec, layer, own, own, host)
 
 
-def _medusa(spec: ProposerSpec, target: Architecture, split: int) -> Proposer:
+def _medusa(spec: ProposerSpec, host: Host) -> Proposer:
     """Medusa-1 (arXiv:2401.10774): one head for each drafted position, h² + h·V weights, no cache."""
+    target = host.target
     own = spec.draft_length * (target.hidden**2 + target.hidden + target.hidden * target.vocabulary)
-    cost = PassCost(HEAD_BYTES * own / split, 2.0 * own / split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
-    return Proposer(spec, own, HEAD_BYTES * own, NO_CACHE, cost, is_one_pass=True)
+    size = host.head_bytes * own
+    cost = PassCost(size / host.split, 2.0 * own / host.split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
+    return Proposer(spec, own, size, NO_CACHE, cost, is_one_pass=True)
 
 
-def _head_proposer(spec: ProposerSpec, layer: Architecture, own: int, read: int, split: int) -> Proposer:
+def _head_proposer(spec: ProposerSpec, layer: Architecture, own: int, read: int, host: Host) -> Proposer:
     """A one-layer head with `own` parameters of which a pass reads `read`, the target's head included where used."""
-    cache = kv_cache(layer, KV_BYTES, split)
+    cache = kv_cache(layer, host.kv_bytes, host.split)
     cost = PassCost(
-        fixed_bytes=HEAD_BYTES * read / split,
-        flops_per_token=2.0 * read / split,
+        fixed_bytes=host.head_bytes * read / host.split,
+        flops_per_token=2.0 * read / host.split,
         cache=cache,
-        attention_flops=attention_flops(layer) / split,
+        attention_flops=attention_flops(layer) / host.split,
         overhead_seconds=DRAFT_OVERHEAD_SECONDS,
     )
-    return Proposer(spec, own, HEAD_BYTES * own, cache, cost, is_one_pass=False)
+    return Proposer(spec, own, host.head_bytes * own, cache, cost, is_one_pass=False)
 
 
 def _one_layer(target: Architecture) -> Architecture:
@@ -167,7 +189,7 @@ def _layer_parameters(layer: Architecture) -> int:
     return parameters.attention + parameters.dense + parameters.norms
 
 
-_BUILDERS: Mapping[str, Callable[[ProposerSpec, Architecture, int], Proposer]] = {
+_BUILDERS: Mapping[str, Callable[[ProposerSpec, Host], Proposer]] = {
     "draft_model": _draft_model,
     "eagle": _eagle,
     "eagle3": _eagle3,

@@ -5,6 +5,7 @@ from canary.plan import PathFacts
 from canary.rates import ENOUGH_ROUNDS, Rates, Totals
 from canary.windows import ArmUsage, AtClose
 from fleet.traffic import HardTripKind, PathTally, RouterReport
+from fleet.traffic import HardTripKind, ReplicaReport, RouterReport
 from tests.canary.world import replica
 
 
@@ -138,3 +139,22 @@ def test_a_closing_window_is_told_who_is_open_and_who_counted():
         report = RouterReport(router, 1, 1, {}, {}, in_flight={"speculative": 4}, open={"speculative": waiting})
         seen.router_reported(report, 1.0)
     assert seen.at_close("speculative") == AtClose(8, {"speculative": 5}, ("r1", "r2"))
+
+
+def test_a_router_is_told_what_the_others_have_open() -> None:
+    view = FleetView({"baseline": PathFacts(1, False), "speculative": PathFacts(1, True)})
+    for name, open_streams in (("a", {"speculative": 2}), ("b", {"speculative": 3, "baseline": 1}), ("c", {})):
+        view.router_reported(RouterReport(name, 1, 1, {}, {}, in_flight=open_streams), 10.0)
+    assert view.open_elsewhere("a") == {"speculative": 3, "baseline": 1}
+    assert view.open_elsewhere("c") == {"speculative": 5, "baseline": 1}
+
+
+def test_a_paths_fingerprint_is_that_of_its_replicas_and_shows_where_they_differ() -> None:
+    view = FleetView({"baseline": PathFacts(2, False), "speculative": PathFacts(1, True)})
+    for name, version in (("x", "1"), ("y", "2")):
+        fingerprint = (("version.torch", version), ("model.dtype", "bfloat16"))
+        view.replica_reported(ReplicaReport("baseline", name, 1, 0, 0, 0, 1, 0, 0, fingerprint=fingerprint), 10.0)
+    assert view.fingerprints() == {
+        "baseline": {"version.torch": "1 | 2", "model.dtype": "bfloat16", "path.replicas": "2"},
+        "speculative": {},
+    }

@@ -1,4 +1,4 @@
-"""The plan's memory beside what the engine really allocates, with every proposer on a tiny target."""
+"""The plan's memory beside what the engine really allocates, with every proposer on a tiny target in float32."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(target: Path, text: str) -> tuple[MemoryPlan, Proposer]:
     model = find_architecture(str(target))
-    proposer = build_proposer(parse_proposer(text, draft_length=LENGTH, acceptance=None), model, 1)
-    weights, cache = weight_bytes(model, "bfloat16"), kv_cache(model, 2.0)
+    spec = parse_proposer(text, draft_length=LENGTH, acceptance=None)
+    proposer = build_proposer(spec, model, 1, kv_bytes=4.0, head_bytes=4.0)
+    weights, cache = weight_bytes(model, "float32"), kv_cache(model, 4.0)
     return plan_memory(Deployment(MEMORY, 1.0, 0.0, weights, cache), proposer), proposer
 
 
 def loaded(folder: Path, tokens: int, taps: tuple[int, ...] = ()) -> DecoderModel:
-    return load_model(folder, dtype="bfloat16", device="cpu", kv_tokens=tokens, taps=taps)
+    return load_model(folder, dtype="float32", device="cpu", kv_tokens=tokens, taps=taps)
 
 
 def arena_bytes(model: DecoderModel) -> int:
@@ -96,7 +97,7 @@ def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_th
     plan, proposer = planned(target, method)
     tokens = plan.tokens(CONTEXT)
     files = HEADS[method]()
-    assert sum(2 * tensor.numel() for tensor in files.tensors.values()) == pytest.approx(
+    assert sum(4 * tensor.numel() for tensor in files.tensors.values()) == pytest.approx(
         proposer.weight_bytes, rel=EXACT
     )
     head = PublishedHead(
