@@ -181,6 +181,8 @@ def cautions(plan: Plan) -> list[str]:
         found.append(f"window: {plan.window:g}s suits drills; below 10s windows depend on each other (30s is usual)")
     if plan.evidence is None:
         found.append("evidence: none is given, so nothing but the guardrails says whether speculation pays")
+    if plan.matrix is not None and plan.matrix.decision != "keep":
+        found.append(f"evidence: {plan.matrix.recommendation}")
     if not plan.guardrails.statistical:
         found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
     if plan.guardrails.peak_throughput and plan.eligible != Eligible():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from canary.events import RolloutStarted, SetSplit
-from canary.plan import doubts, read_plan
+from canary.plan import cautions, doubts, read_plan
 from canary.rollout_state import State, begin, split_of
 from fleet.errors import BadRequest, ConfigError
 from fleet.traffic import ReplicaReport, SamplingMode, WinningCell
@@ -106,3 +106,25 @@ def test_the_winning_cells_survive_a_restart_and_reach_the_routers(tmp_path: Pat
     evidence = world.controller.status()["evidence"]
     assert (evidence["folder"], evidence["canary"], evidence["is_stale"]) == ("evidence", "speculative", False)
     assert b'fleet_evidence_stale{reason="traffic_mix"} 0.0' in world.controller.metrics()
+
+
+def test_promotion_moves_what_wins_and_leaves_the_rest_on_stable_for_good(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run(6)
+    world.command("start", plan=plan_on(matrix_evidence(), speculate="where_it_wins"))
+    world.run(2)
+    world.command("promote", full=True)
+    world.run(2)
+    status = world.controller.status()
+    assert status["rollout"]["state"] == "promoted"
+    assert (status["stable"], status["split"]["stable"]) == ("baseline", "baseline")
+    assert (status["split"]["canary"], status["split"]["canary_percent"]) == ("speculative", 100.0)
+    assert world.fleet[0].split.eligible.cells == (WinningCell(SamplingMode.GREEDY, 0, 4, 3),)
+    world.command("start", plan=plan_on(matrix_evidence()))
+    assert world.rollout["id"] == "speculative-2"
+
+
+def test_evidence_that_wins_only_in_part_is_told_when_everything_is_to_move() -> None:
+    part = matrix_evidence(decision="inconclusive", recommendation="Use it only where it pays.")
+    assert "evidence: Use it only where it pays." in cautions(read_plan(plan_on(part)))
+    assert not [line for line in cautions(read_plan(plan_on(matrix_evidence()))) if line.startswith("evidence")]
