@@ -112,11 +112,18 @@ def test_the_rollout_is_shown_by_state_weight_and_guardrail():
     assert value(snapshot, "fleet_guardrail_trips_total", guardrail="itl_p95") == 0
 
 
+def test_evidence_is_stale_by_reason_and_absent_without_evidence():
+    snapshot = Snapshot("tiny", [], evidence_stale={"traffic_mix": True, "acceptance": False})
+    assert value(snapshot, "fleet_evidence_stale", reason="traffic_mix") == 1
+    assert value(snapshot, "fleet_evidence_stale", reason="acceptance") == 0
+    assert b"fleet_evidence_stale{" not in render(Snapshot("tiny", []))
+
+
 def test_every_family_has_help_and_every_sample_its_declared_labels():
     tally = PathTally(accepted_at={0: 1})
     tally.itl.add(0.01)
     rollout = RolloutSnapshot("baking", 25.0, 24.5, [GuardrailSnapshot("itl_p95", 1, 3.5, 60.0)])
-    text = render(Snapshot("tiny", [path(tally)], rollout)).decode()
+    text = render(Snapshot("tiny", [path(tally)], rollout, evidence_stale={"fleet": True})).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert set(families) == set(FAMILIES)
     for name, family in families.items():

@@ -61,7 +61,8 @@ def test_a_matrix_leaves_its_reports_and_a_second_call_measures_nothing_again(se
     first = run(tmp_path, "--concurrency", "2")
     assert first.exit_code == 0, first.output
     folder = tmp_path / "out"
-    assert {file.name for file in folder.iterdir()} == {"run.jsonl", "report.json", "report.csv", "report.html"}
+    files = {"run.jsonl", "report.json", "report.csv", "report.html", "matrix.yaml"}
+    assert {file.name for file in folder.iterdir()} == files
     assert json.loads((folder / "report.json").read_text())["cells"][0]["condition"] == "c2/greedy"
     asked = len(fleet.asked)
     again = run(tmp_path, "--concurrency", "2")
