@@ -10,12 +10,13 @@ import typer
 from rich.console import RenderableType
 from rich.live import Live
 
+from canary.plan import read_plan
 from canary.status import CommandAnswer, FleetStatus, RolloutStatus
 from deploy.admin_client import AdminClient
 from deploy.calibration_cli import calibrate_record
 from deploy.connection import Token, Url, connect
 from deploy.explain_view import explanation_view
-from deploy.lint import require_clean, require_plan
+from deploy.lint import require_clean
 from deploy.output import Format, Output, console, print_json
 from deploy.plan_file import read_plan_file
 from deploy.record_cli import export_record, simulate_record

@@ -4,8 +4,7 @@ from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.plan import PathFacts
 from canary.rates import ENOUGH_ROUNDS, Rates, Totals
 from canary.windows import ArmUsage, AtClose
-from fleet.traffic import HardTripKind, PathTally, RouterReport
-from fleet.traffic import HardTripKind, ReplicaReport, RouterReport
+from fleet.traffic import HardTripKind, PathTally, ReplicaReport, RouterReport
 from tests.canary.world import replica
 
 
