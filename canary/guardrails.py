@@ -126,7 +126,8 @@ def judge(evidence: Evidence, plan: Plan, stage: Stage) -> tuple[Verdict, ...]:
     """One verdict per guardrail of the plan, hard ones and the signal included."""
     found = [_hard(evidence, kind) for kind in HardTripKind]
     found.append(_heard(evidence, plan))
-    found += [rail.judge(stage, budget_of(plan)) for rail in evidence.rails]
+    budget = budget_of(plan)
+    found += [rail.judge(stage, budget) for rail in evidence.rails]
     return tuple(found)
 
 

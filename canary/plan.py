@@ -65,6 +65,9 @@ class Plan(PlanSection):
     min_requests: int = Field(50, ge=1, description="Canary requests that each step must have seen end.")
     min_windows: int = Field(5, ge=1, description="Full windows that each step must have judged.")
     warmup_windows: int = Field(1, ge=0, le=100, description="Windows after a change of weight that latency ignores.")
+    mode: Literal["automatic", "manual"] = Field(
+        "automatic", description="manual: guardrails that compare only hold, steps wait for an operator's promote."
+    )
     last_step: Literal["non_inferior", "no_harm"] = Field(
         "non_inferior", description="What the step before 100 % must have shown of itl_p95."
     )

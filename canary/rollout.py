@@ -26,6 +26,7 @@ from canary.rollout_state import (
     Capacity,
     Rollout,
     State,
+    failure_of,
     lack_of,
     split_of,
     step_weight,
@@ -78,7 +79,7 @@ def _capacity_changed(rollout: Rollout, event: CapacityChanged) -> Rollout:
 
 
 def _resettled(rollout: Rollout) -> Rollout:
-    """Bake if the step's weight can be carried and both arms are heard of, else prepare or hold."""
+    """Bake if the step's weight can be carried and nothing speaks against it, else prepare or hold."""
     lack = lack_of(rollout.capacity, step_weight(rollout.plan, rollout.step))
     if rollout.state == State.PREPARING and lack:
         return replace(rollout, reason=lack)
@@ -92,6 +93,10 @@ def _resettled(rollout: Rollout) -> Rollout:
         case Signal.MISROUTED:
             return replace(rollout, state=State.HOLDING, reason="frozen: the routers do not follow the split")
         case Signal.SEEN:
+            failure = failure_of(rollout) if rollout.plan.mode == "manual" else None
+            if failure is not None:
+                told = f"{failure}; abort, or promote in spite of it (mode: manual)"
+                return replace(rollout, state=State.HOLDING, reason=told)
             return replace(rollout, state=State.BAKING, reason=_at_step(rollout))
 
 
@@ -113,9 +118,9 @@ def _window_closed(rollout: Rollout, event: WindowClosed) -> Rollout:
     if evidence.signal == Signal.CANARY_SILENT:
         silent_since = event.at - event.window.seconds if rollout.silent_since is None else rollout.silent_since
     after = replace(rollout, evidence=evidence, silent_since=silent_since)
-    decisive = worst(verdicts_of(after))
-    if decisive is not None and decisive.level == Level.FAIL:
-        return _rolled_back(after, f"{decisive.guardrail}: {decisive.reason}")
+    failure = failure_of(after) if after.plan.mode == "automatic" else None
+    if failure is not None:
+        return _rolled_back(after, failure)
     return _resettled(after) if rollout.state in (State.BAKING, State.HOLDING) else after
 
 

@@ -18,11 +18,27 @@ An event that a state does not list is refused (`InvalidTransition`) and changes
 Events that can only leave a state as it is are listed in the table, not drawn.
 
 """
+_PROVED = """
+## What is proved
+
+`tests/canary/test_rollout_model.py` walks through every situation that a rollout can get into, on the code that runs,
+with a judge that may answer anything after any window. In each of them:
+
+- an end can be reached by facts alone; promotion too, unless it is an operator's turn (paused, rolled back, aborted,
+  frozen by `realised_split`, or `mode: manual`);
+- the weight is within its bounds and never above what the ready replicas may get; rolled back and aborted mean 0;
+- a failed attempt is left by `retry` alone, which forgets all its evidence; `abort` works everywhere but after a
+  promotion without holdback, which nothing moves any more;
+- a failing guardrail or a hard trip takes the canary back, paused or not (with `mode: manual` a hard trip and silence);
+- a step is passed only with its bake over, its split applied, every guardrail at `pass` and replicas for the next
+  weight, or by an operator;
+- each arrow above is walked, and no other.
+"""
 
 
 def document() -> str:
     """The whole document."""
-    return _HEAD + _diagram() + "\n" + _table()
+    return _HEAD + _diagram() + "\n" + _table() + _PROVED
 
 
 def _diagram() -> str:

@@ -20,7 +20,7 @@ class State(StrEnum):
     PAUSED = "paused"
     """By an operator: the weight stays, the clock stands, guardrails act."""
     HOLDING = "holding"
-    """By itself: no data, or too few ready canary replicas for the step's weight."""
+    """By itself: no data, too few ready canary replicas for the step's weight, or in manual mode a failure."""
     PROMOTED = "promoted"
     """The canary holds the traffic; with a holdback it is still judged and can still be taken back."""
     ROLLED_BACK = "rolled_back"
@@ -136,6 +136,14 @@ def verdicts_of(rollout: Rollout) -> tuple[Verdict, ...]:
     return judge(rollout.evidence, rollout.plan, stage_of(rollout))
 
 
+def failure_of(rollout: Rollout) -> str | None:
+    """The guardrail that fails and why; in automatic mode that takes the canary back, in manual mode it holds."""
+    decisive = worst(verdicts_of(rollout))
+    if decisive is None or decisive.level < Level.FAIL:
+        return None
+    return f"{decisive.guardrail}: {decisive.reason}"
+
+
 def begin(event: RolloutStarted) -> Rollout:
     """A rollout before its first event. Raises ConfigError on an unreadable plan."""
     plan = read_plan(event.plan)
@@ -154,7 +162,8 @@ def waiting_for(rollout: Rollout, at: float) -> str | None:
     if decisive is not None and decisive.level > Level.PASS:
         return f"{decisive.guardrail}: {decisive.reason}"
     following = min(rollout.step + 1, len(rollout.plan.steps) - 1)
-    return lack_of(rollout.capacity, step_weight(rollout.plan, following))
+    lack = lack_of(rollout.capacity, step_weight(rollout.plan, following))
+    return lack or ("an operator's promote (mode: manual)" if rollout.plan.mode == "manual" else None)
 
 
 def lack_of(capacity: Capacity, percent: float) -> str | None:
