@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from canary.judging.accusation import Accusation, Budget, Moment
+from canary.judging.pooled import Pooled, readings
 from canary.stats.betting import BETS, CAP, log_factors, share_difference
 from canary.stats.running_mean import ClippedMean
-from canary.verdict import Level, Need, Proof, Reading, Stage, Verdict
+from canary.verdict import Level, Need, Proof, Stage, Verdict
 from canary.windows import ArmUsage, Window, ended
 from fleet.traffic import PathTally
 
@@ -21,6 +22,10 @@ class Share:
     value: float
     """0 to 1."""
     count: int
+
+    @property
+    def pooled(self) -> Pooled:
+        return Pooled(self.value, 1.0, self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +59,6 @@ MEASURES: Mapping[str, Measure] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """The windows' shares in this attempt."""
-
-    total: float = 0.0
-    windows: int = 0
-    count: int = 0
-    """Things behind them, such as streams."""
-
-    def grown(self, share: Share) -> Arm:
-        return Arm(self.total + share.value, self.windows + 1, self.count + share.count)
-
-    @property
-    def mean(self) -> float | None:
-        return self.total / self.windows if self.windows else None
-
-
-@dataclass(frozen=True, slots=True)
 class ShareRail:
     """State of one such guardrail."""
 
@@ -78,8 +66,8 @@ class ShareRail:
     limit: float
     """Highest difference that is tolerated, 0 to 1."""
     accusation: Accusation
-    stable: Arm = Arm()
-    canary: Arm = Arm()
+    stable: Pooled = field(default_factory=Pooled)
+    canary: Pooled = field(default_factory=Pooled)
     difference: ClippedMean = field(default_factory=lambda: ClippedMean(CAP))
     """Of the windows' shares, canary less stable."""
     windows: int = 0
@@ -112,8 +100,8 @@ class ShareRail:
         )
         return replace(
             self,
-            stable=self.stable.grown(stable),
-            canary=self.canary.grown(canary),
+            stable=self.stable + stable.pooled,
+            canary=self.canary + canary.pooled,
             difference=self.difference.update(canary.value - stable.value),
             accusation=self.accusation.settle(log_factors(difference), is_promoted=moment.is_promoted),
             windows=self.windows + 1,
@@ -139,10 +127,7 @@ class ShareRail:
             self.canary.count,
             need,
             self.accusation.seconds_to_trip(proof, stage),
-            tuple(
-                Reading(name, arm.mean, "ratio", arm.count)
-                for name, arm in (("stable", self.stable), ("canary", self.canary))
-            ),
+            readings(self.stable, self.canary, "ratio"),
         )
 
     def _level(self, stage: Stage, proof: Proof) -> tuple[Level, str, Need]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from canary.judging.accusation import Accusation, Budget, Moment
+from canary.judging.pooled import Pooled, readings
 from canary.stats.betting import BETS, log_factors, log_ratio
 from canary.stats.running_mean import ClippedMean
-from canary.verdict import Bounds, Level, Need, Proof, Reading, Stage, Verdict
+from canary.verdict import Bounds, Level, Need, Proof, Stage, Verdict
 from canary.windows import ArmUsage, Window
 
 SPAN = 0.15
@@ -21,22 +22,6 @@ SATURATED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """Saturated windows of this attempt."""
-
-    completed: int = 0
-    gpu_seconds: float = 0.0
-
-    def grown(self, usage: ArmUsage, seconds: float) -> Arm:
-        return Arm(self.completed + usage.completed, self.gpu_seconds + usage.mean_gpus * seconds)
-
-    @property
-    def rate(self) -> float | None:
-        """Completed requests per second and GPU."""
-        return self.completed / self.gpu_seconds if self.gpu_seconds else None
-
-
-@dataclass(frozen=True, slots=True)
 class ThroughputRail:
     """State of the guardrail."""
 
@@ -44,8 +29,9 @@ class ThroughputRail:
     """Highest relative decrease that is tolerated."""
     min_windows: int
     accusation: Accusation
-    stable: Arm = Arm()
-    canary: Arm = Arm()
+    stable: Pooled = field(default_factory=Pooled)
+    """Completed requests of its saturated windows, over their GPU-seconds."""
+    canary: Pooled = field(default_factory=Pooled)
     ratios: ClippedMean = field(default_factory=lambda: ClippedMean(SPAN))
     """Natural logs of the windows' ratios, canary to stable."""
     windows: int = 0
@@ -69,8 +55,8 @@ class ThroughputRail:
         harm = log_ratio(of_canary, of_stable * (1.0 - self.limit), span=SPAN)
         return replace(
             self,
-            stable=self.stable.grown(stable, window.seconds),
-            canary=self.canary.grown(canary, window.seconds),
+            stable=self.stable + _pooled(stable, window.seconds),
+            canary=self.canary + _pooled(canary, window.seconds),
             ratios=self.ratios.update(math.log(of_canary / of_stable)),
             accusation=self.accusation.settle(log_factors(harm), is_promoted=moment.is_promoted),
             windows=self.windows + 1,
@@ -100,29 +86,30 @@ class ThroughputRail:
             interval,
             -self.limit,
             proof,
-            self.canary.completed,
+            self.canary.count,
             need,
             self.accusation.seconds_to_trip(proof, stage),
-            tuple(
-                Reading(f"{name} requests/s per GPU", arm.rate, "rate", arm.completed)
-                for name, arm in (("stable", self.stable), ("canary", self.canary))
-            ),
+            readings(self.stable, self.canary, "rate", " requests/s per GPU"),
         )
 
     def _seen(self) -> str:
-        stable, canary = self.stable.rate, self.canary.rate
+        stable, canary = self.stable.mean, self.canary.mean
         if stable is None or canary is None:
             return "no window yet in which both paths were saturated"
         return f"canary {canary:.3g}, stable {stable:.3g} in {self.windows} saturated windows"
 
     def _change(self) -> tuple[float | None, Bounds | None]:
         """Relative change of the pooled rate; the interval is for the windows' mean clipped log ratio."""
-        stable, canary = self.stable.rate, self.canary.rate
+        stable, canary = self.stable.mean, self.canary.mean
         bounds = self.ratios.interval
         if stable is None or canary is None or bounds is None:
             return None, None
         lower, upper = (None if end is None else math.expm1(end) for end in bounds)
         return canary / stable - 1.0, (lower, upper)
+
+
+def _pooled(usage: ArmUsage, seconds: float) -> Pooled:
+    return Pooled(usage.completed, usage.mean_gpus * seconds, usage.completed)
 
 
 def _is_saturated(usage: ArmUsage) -> bool:

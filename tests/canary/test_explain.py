@@ -10,23 +10,11 @@ from canary.explain import STORIES, explain
 from canary.limits import Guardrails
 from canary.rollout_state import begin, verdicts_of
 from canary.status import Explanation, ReadingStatus
+from deploy.bench.judge_runs import LIMITS
 from fleet.errors import NotFound
 from tests.canary.world import World, plan
 
-ALL = {
-    "itl_p95": {"max_increase": "10%"},
-    "ttft_p95": {"max_increase": "15%"},
-    "tpot_p95": {"max_increase": "10%"},
-    "queue_delay": {"max_increase": "200ms"},
-    "gap_p99": {"max": "250ms"},
-    "stall": {"max_increase": "5pp"},
-    "error_rate": {"max_increase": "0.5pp"},
-    "cancel_rate": {"max_increase": "2pp"},
-    "completion_lag": {"max_increase": "10pp"},
-    "kv_pressure": {"max_increase": "10pp"},
-    "peak_throughput": {"max_decrease": "5%"},
-    "acceptance": {"max_decrease": "10%", "reference": "calibrate"},
-}
+ALL = LIMITS | {"acceptance": {"max_decrease": "10%", "reference": "calibrate"}}
 
 
 def test_every_guardrail_there_is_can_be_planned_judged_and_explained():
