@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -72,10 +74,17 @@ def read_records(path: Path) -> list[Recorded]:
     Raises ConfigError, with the line, on a file that is not an export.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_text(path, "rt") as file:
             return list(_lines(path, file))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def open_text(path: Path, mode: Literal["rt", "wt"]) -> TextIO:
+    """A file of UTF-8 text, compressed where its name ends in .gz."""
+    return cast(
+        TextIO, gzip.open(path, mode, encoding="utf-8") if path.suffix == ".gz" else path.open(mode, encoding="utf-8")
+    )
 
 
 def steady_windows(record: Iterable[Recorded], *, skip: int) -> list[Window]:

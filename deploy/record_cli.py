@@ -35,8 +35,11 @@ Changes = Annotated[
 
 def export_record(fleet: AdminClient, rollout: str | None, file: Path) -> int:
     """Write a rollout's whole record, one event a line, to a file or (`-`) to stdout; how many events it has."""
+    # Every command line begins by importing this file; the statistics behind a record take a second.
+    from canary.record import open_text
+
     try:
-        with nullcontext(sys.stdout) if str(file) == "-" else file.open("w", encoding="utf-8") as out:
+        with nullcontext(sys.stdout) if str(file) == "-" else open_text(file, "wt") as out:
             return sum(_write(out, event) for event in _recorded_events(fleet, rollout))
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}") from error
@@ -63,7 +66,6 @@ def simulate_record(
     output: Output = Format.TEXT,
 ) -> None:
     """Judge a recorded rollout again, offline: when would it have ended, and how? Needs no fleet."""
-    # Every command line begins by importing this file; the statistics behind a simulation take a second.
     from canary.record import plan_of, read_record
     from canary.simulation import simulate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,17 @@ def test_the_export_is_the_whole_rollout_with_everything_that_was_recorded(recor
 
 def test_an_export_to_stdout_is_nothing_but_lines(run: Callable[..., Any], record: Path) -> None:
     assert run("export", "-").stdout == record.read_text()
+
+
+def test_a_record_may_be_compressed(run: Callable[..., Any], record: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "record.jsonl.gz"
+    assert run("export", packed).exit_code == 0
+    assert gzip.decompress(packed.read_bytes()) == record.read_bytes()
+    assert run("simulate", "--events", packed).stdout == run("simulate", "--events", record).stdout
+    packed.write_bytes(packed.read_bytes()[:-20])
+    broken = run("simulate", "--events", packed)
+    assert isinstance(broken.exception, ConfigError)
+    assert "cannot read" in str(broken.exception)
 
 
 def test_the_same_plan_is_said_to_decide_the_same(run: Callable[..., Any], record: Path) -> None:

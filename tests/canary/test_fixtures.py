@@ -1,0 +1,56 @@
+"""Kept journals, replayed: every decision, clock and number is what it was then, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from canary.events import RolloutStarted, WindowClosed
+from canary.history import tell
+from canary.record import plan_of, read_record
+from canary.rollout import advance
+from canary.rollout_state import Rollout, begin
+from canary.simulation import simulate
+
+FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.jsonl.gz"))
+LARGEST_BYTES = 300_000
+
+
+def test_there_are_fixtures():
+    assert FIXTURES
+
+
+@pytest.fixture(params=FIXTURES, ids=[file.name.partition(".")[0] for file in FIXTURES])
+def fixture(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+def test_the_recorded_events_lead_to_the_recorded_states_weights_and_words(fixture):
+    record = read_record(fixture)
+    assert isinstance(record[0].event, RolloutStarted)
+    rollout: Rollout | None = None
+    for then in record:
+        before, event = rollout, then.event
+        if isinstance(event, RolloutStarted):
+            rollout = begin(event)
+        else:
+            assert rollout is not None
+            rollout, _ = advance(rollout, event)
+        assert (rollout.state.value, rollout.weight, rollout.attempt) == (then.state, then.weight, then.attempt)
+        assert tell(before, event, rollout) == then.summary
+
+
+def test_simulated_by_its_own_plan_it_ends_as_it_did(fixture):
+    record = read_record(fixture)
+    found = simulate(record)
+    assert found.parted is None
+    assert found.simulated == found.recorded
+    assert simulate(record, plan_of(record)) == found
+
+
+def test_a_fixture_is_small_and_has_windows_of_both_arms(fixture):
+    assert fixture.stat().st_size <= LARGEST_BYTES
+    windows = [then.event.window for then in read_record(fixture) if isinstance(then.event, WindowClosed)]
+    assert sum(window.stable.assigned for window in windows) > 50
+    assert sum(window.canary.assigned for window in windows) > 50
