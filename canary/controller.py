@@ -152,8 +152,6 @@ class Controller:
         self._trips += self._view.expire(at)
         for report in self._inbox.take():
             self._desk.count(report)
-            self._desk.memory.sequences[report.router_id] = report.sequence
-            self._desk.touch(["sequences"])
             self._trips += report.hard_trips
         while self._trips:
             self._desk.apply(HardTripped(at, self._trips.pop(0)))
@@ -164,6 +162,8 @@ class Controller:
         self._desk.apply(Ticked(at))
         self._desk.commit()
         self._inbox.commit()
+        if at - self._opened_at > STALE_SECONDS:
+            self._desk.forget(self._inbox.forget(self._view.routers))
         self._ticked_at = at
         served = self._desk.memory.served
         self._watch.tick(at, self._desk.rollout, served, self._view)

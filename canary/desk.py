@@ -163,13 +163,22 @@ class Desk:
         self.touch(["window"])
 
     def count(self, report: RouterReport) -> None:
-        """Add a router's deltas to the open window and to the counters."""
+        """Add a router's deltas to the open window and to the counters, and remember its number."""
+        self.memory.sequences.pop(report.router_id, None)
+        self.memory.sequences[report.router_id] = report.sequence
+        self.touch(["sequences"])
         if self.memory.window is not None and (report.compared or report.served):
             self.memory.window.add(report)
             self.touch(["window"])
         for path, tally in report.served.items():
             self.memory.served.setdefault(path, PathTally()).merge(tally)
             self.touch(["served"])
+
+    def forget(self, routers: Collection[str]) -> None:
+        """These routers will not report again."""
+        for router in routers:
+            del self.memory.sequences[router]
+            self.touch(["sequences"])
 
     def abandon_lost_paths(self, paths: Collection[str], stable: str) -> None:
         """The config may have changed while no controller ran: never route to a path that is gone."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fleet.traffic import RouterReport
+
+REMEMBERED = 1000
+"""Routers that are gone and whose last report is still known, so that one that comes back counts nothing twice."""
 
 
 class Inbox:
@@ -31,6 +34,7 @@ class Inbox:
             following = self._taken.get(router, min(waiting, default=0) - 1) + 1
             while following in waiting:
                 found.append(waiting.pop(following))
+                self._taken.pop(router, None)
                 self._taken[router] = following
                 following += 1
         self._waiting = {router: waiting for router, waiting in self._waiting.items() if waiting}
@@ -39,6 +43,20 @@ class Inbox:
     def commit(self) -> None:
         """What was taken is on disk now."""
         self._committed = dict(self._taken)
+
+    def forget(self, living: Collection[str]) -> list[str]:
+        """Drop routers that are gone, the longest silent first, until `REMEMBERED` of them are left; which ones.
+
+        To be called when everything taken is committed.
+        """
+        gone = [router for router in self._taken if router not in living]
+        dropped = gone[: max(0, len(gone) - REMEMBERED)]
+        for router in dropped:
+            del self._taken[router]
+            self._waiting.pop(router, None)
+        if dropped:
+            self.commit()
+        return dropped
 
     def acknowledged(self, router_id: str) -> int:
         """Up to which report everything of a router is on disk."""

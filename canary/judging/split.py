@@ -27,7 +27,9 @@ class SplitRail:
     log_ratios: tuple[float, ...] = (0.0,) * len(ODDS)
     """Of each alternative, over all that every router counted."""
     routers: tuple[str, ...] = ()
-    """Who counted; a router that was restarted is another one, and may count the same users again."""
+    """Who counted in the last window that was judged."""
+    counters: int = 0
+    """How many ever counted; a router that was restarted or came back is another one: it may count users again."""
     expected: float = 0.0
     """Newcomers that the canary should have had."""
     newcomers: tuple[int, int] = (0, 0)
@@ -54,7 +56,8 @@ class SplitRail:
         grown = replace(
             self,
             log_ratios=tuple(old + new for old, new in zip(self.log_ratios, factors, strict=True)),
-            routers=tuple(sorted({*self.routers, *window.routers})),
+            routers=window.routers,
+            counters=self.counters + len(set(window.routers) - set(self.routers)),
             expected=self.expected + share * trials,
             newcomers=(self.newcomers[0] + trials - hits, self.newcomers[1] + hits),
         )
@@ -62,7 +65,7 @@ class SplitRail:
 
     @property
     def _proof(self) -> Proof:
-        return Proof(log_e(self.log_ratios, max(1, len(self.routers))), -math.log(ALPHA))
+        return Proof(log_e(self.log_ratios, max(1, self.counters)), -math.log(ALPHA))
 
     def proof(self, _: Stage, __: Budget) -> Proof:
         return self._proof

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canary.inbox import Inbox
+from canary.inbox import REMEMBERED, Inbox
 from fleet.traffic import RouterReport
 
 
@@ -56,3 +56,35 @@ def test_a_gap_is_waited_for():
     assert inbox.take() == []
     inbox.offer(report("a", 2))
     assert [item.sequence for item in inbox.take()] == [2, 3]
+
+
+def settle(inbox: Inbox, *reports: RouterReport) -> list[str]:
+    """Take and commit, as a tick does; which routers counted."""
+    for item in reports:
+        inbox.offer(item)
+    taken = [item.router_id for item in inbox.take()]
+    inbox.commit()
+    return taken
+
+
+def test_routers_that_are_gone_are_forgotten_the_longest_silent_first():
+    inbox = Inbox({"old": 7, "back": 3, "alive": 9})
+    settle(inbox, report("back", 4), *(report(f"r{n}", 1) for n in range(REMEMBERED - 1)))
+    assert inbox.forget({"alive"}) == ["old"]
+    assert inbox.forget({"alive"}) == []
+    assert [inbox.acknowledged(name) for name in ("old", "back", "alive")] == [0, 4, 9]
+    assert settle(inbox, report("back", 4), report("alive", 9)) == []
+
+
+def test_a_living_router_is_never_forgotten_however_many_there_are():
+    living = {f"r{n}" for n in range(2 * REMEMBERED)}
+    inbox = Inbox(dict.fromkeys(sorted(living), 5))
+    assert inbox.forget(living) == []
+    assert settle(inbox, *(report(name, 5) for name in living)) == []
+
+
+def test_what_a_forgotten_router_left_incomplete_is_dropped_with_it():
+    inbox = Inbox({"a": 1} | {f"r{n}": 1 for n in range(REMEMBERED)})
+    assert settle(inbox, report("a", 3)) == []
+    assert inbox.forget(()) == ["a"]
+    assert settle(inbox, report("a", 2)) == ["a"]
