@@ -19,7 +19,7 @@ from canary.rollout_state import Rollout
 from fleet.errors import BadRequest
 
 LONGEST_REASON = 500
-QUERIES = ("explain", "history", "export", "lint", "list", "overview")
+QUERIES = ("explain", "history", "export", "lint", "list", "overview", "calibrated")
 
 
 def event_for(name: str, arguments: Mapping[str, Any], at: float) -> Event | None:

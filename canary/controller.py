@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canary import commands
+from canary.calibrated import Advice, advise, read_calibration
 from canary.desk import Desk
 from canary.drift_watch import DriftWatch
 from canary.events import (
@@ -233,6 +234,8 @@ class Controller:
                 answer = CommandAnswer(record=self._record(arguments))
             case "overview":
                 answer = CommandAnswer(overview=self._overview(arguments))
+            case "calibrated":
+                answer = self._keep_calibration(arguments)
             case _:
                 answer = self._move(name, arguments)
         return dict(answer)
@@ -272,9 +275,24 @@ class Controller:
         return self._moved(commands.confirmation(event, self._desk.rollout or rollout))
 
     def _refuse_unfit(self, plan: Plan) -> None:
-        problems = misfits(plan, self._view.paths, self._desk.memory.stable) + doubts(plan, self._view.fingerprints())
+        problems = self._against(plan)
         if problems:
             raise Conflict("; ".join(problems))
+
+    def _against(self, plan: Plan) -> list[str]:
+        """What forbids a plan: this fleet, or what A/A rollouts showed of its acting by itself."""
+        refusal = self._advice(plan).refusal if plan.mode == "automatic" else None
+        unfit = misfits(plan, self._view.paths, self._desk.memory.stable) + doubts(plan, self._view.fingerprints())
+        return unfit + ([] if refusal is None else [refusal])
+
+    def _advice(self, plan: Plan) -> Advice:
+        return advise(plan, self._desk.memory.calibrations, self._desk.wall())
+
+    def _keep_calibration(self, arguments: Mapping[str, Any]) -> CommandAnswer:
+        plan, rollout = read_plan(commands.plan_in(arguments)), self._rollout_in(arguments)
+        self._desk.keep_calibration(read_calibration(plan, rollout, arguments, self._desk.wall()))
+        self._desk.commit()
+        return CommandAnswer(message=f"kept: `start` heeds what A/A rollouts of '{rollout}' showed")
 
     def _lint(self, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         """What forbids a plan, and what speaks against it."""
@@ -282,8 +300,8 @@ class Controller:
             plan = read_plan(commands.plan_in(arguments))
         except ConfigError as error:
             return [str(error)], []
-        errors = misfits(plan, self._view.paths, self._desk.memory.stable) + doubts(plan, self._view.fingerprints())
-        return errors, cautions(plan) + blind_spots(plan)
+        caution = self._advice(plan).caution if plan.mode == "automatic" else None
+        return self._against(plan), cautions(plan) + blind_spots(plan) + ([] if caution is None else [caution])
 
     def _outlook(self, arguments: Mapping[str, Any]) -> Outlook:
         return outlook(read_plan(commands.plan_in(arguments)), self._rates.requests_per_second())

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from canary.calibrated import Calibrated, with_newest
 from canary.events import Event, OperatorAborted, RolloutStarted, SetSplit
 from canary.history import tell
 from canary.journal import Entry, Journal
@@ -102,6 +103,15 @@ class Desk:
     def note_told(self, webhook: str, number: int) -> None:
         self.memory.notified[webhook] = number
         self.touch(["notified"])
+
+    def note_failure(self, webhook: str) -> None:
+        failures = self.memory.webhook_failures
+        failures[webhook] = failures.get(webhook, 0) + 1
+        self.touch(["counters"])
+
+    def keep_calibration(self, newest: Calibrated) -> None:
+        self.memory.calibrations = with_newest(self.memory.calibrations, newest)
+        self.touch(["calibrations"])
 
     def start(self, event: RolloutStarted) -> Rollout:
         """Begin a rollout in place of the last one, which must be over."""

@@ -75,7 +75,7 @@ STORIES: Mapping[str, Story] = {
         "a user's first request",
         _SPLIT,
         "windows that saw two weights; what a user asks after the first request",
-        "the rollout holds where it is: what is compared is not what was meant; retry starts afresh",
+        "the rollout holds where it is: what is compared is not what was meant; after an abort retry starts afresh",
     ),
     "signal": Story(
         "is anything heard of the requests that were sent to the canary?",

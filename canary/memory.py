@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from canary import calibrated
+from canary.calibrated import Calibrated
 from canary.windows import OpenWindow
 from fleet.traffic import Eligibility, PathTally, SamplingMode, Split, WinningCell
 
@@ -22,7 +24,7 @@ class Memory:
     split_at: float = 0.0
     """On that clock, when the present split was decided."""
     sequences: dict[str, int] = field(default_factory=dict)
-    """Last report taken, by router."""
+    """Last report taken, by router; the one heard of last stands last."""
     window: OpenWindow | None = None
     served: dict[str, PathTally] = field(default_factory=dict)
     """Everything that was ever served, by path: the counters of /metrics."""
@@ -31,6 +33,10 @@ class Memory:
     preemptions: dict[str, int] = field(default_factory=dict)
     notified: dict[str, int] = field(default_factory=dict)
     """Up to which event each webhook has been told, by its name in the config."""
+    webhook_failures: dict[str, int] = field(default_factory=dict)
+    """Tries that each webhook did not take."""
+    calibrations: tuple[Calibrated, ...] = ()
+    """Oldest first, at most one for a plan."""
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
         """JSON-ready values by name; see `NAMES`."""
@@ -49,9 +55,12 @@ class Memory:
             case "sequences":
                 return self.sequences
             case "counters":
-                return {"trips": self.trips, "preemptions": self.preemptions}
+                webhooks = self.webhook_failures
+                return {"trips": self.trips, "preemptions": self.preemptions, "webhook_failures": webhooks}
             case "notified":
                 return self.notified
+            case "calibrations":
+                return calibrated.written(self.calibrations)
             case _:
                 raise KeyError(name)
 
@@ -71,10 +80,12 @@ class Memory:
             trips=dict(values["counters"]["trips"]),
             preemptions=dict(values["counters"]["preemptions"]),
             notified={name: int(number) for name, number in values.get("notified", {}).items()},
+            webhook_failures=dict(values["counters"].get("webhook_failures", {})),
+            calibrations=calibrated.recalled(values.get("calibrations", [])),
         )
 
 
-NAMES = ("split", "window", "served", "clock", "sequences", "counters", "notified")
+NAMES = ("split", "window", "served", "clock", "sequences", "counters", "notified", "calibrations")
 
 
 def _split(value: Mapping[str, Any]) -> Split:

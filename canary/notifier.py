@@ -39,6 +39,9 @@ class Outbox(Protocol):
     def note_told(self, webhook: str, number: int) -> None:
         """A webhook has been told; on disk with the next tick."""
 
+    def note_failure(self, webhook: str) -> None:
+        """A webhook did not take a try; on disk with the next tick."""
+
 
 class NotTaken(FleetError):
     """The webhook answered that it does not take this notice, for now or for good."""
@@ -90,12 +93,17 @@ class Notifier:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(_is_worth_another_try),
             wait=self._wait,
-            before_sleep=lambda state: _LOG.warning("webhook %s, try %d: %s", name, state.attempt_number, _why(state)),
+            before_sleep=lambda state: self._note_failure(name, state),
         )
         try:
             await retrying(_post, http, webhook, body)
         except NotTaken as refusal:
+            self._outbox.note_failure(name)
             _LOG.error("webhook %s does not take a notice, which is passed over: %s", name, refusal)
+
+    def _note_failure(self, name: str, state: tenacity.RetryCallState) -> None:
+        self._outbox.note_failure(name)
+        _LOG.warning("webhook %s, try %d: %s", name, state.attempt_number, _why(state))
 
 
 async def _post(http: httpx.AsyncClient, webhook: WebhookConfig, body: Mapping[str, Any]) -> None:

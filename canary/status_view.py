@@ -239,6 +239,7 @@ def metrics_of(picture: Picture, *, wall: float, journal_failures: int) -> Snaps
         routers_current=sum(router.applied_split >= picture.split.version for router in view.routers.values()),
         queued=sum(router.queued for router in view.routers.values()),
         journal_failures=journal_failures,
+        webhook_failures={name: memory.webhook_failures.get(name, 0) for name in memory.notified},
         taken_at=wall,
     )
 

@@ -47,6 +47,9 @@ def start(  # noqa: PLR0913 - one argument per option
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the plan against the fleet, start nothing.")
     ] = False,
+    manual: Annotated[
+        bool, typer.Option("--manual", help="Decide yourself: steps wait for `promote`, failing comparisons only hold.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the rollout until it ends.")] = False,
     timeout: Timeout = None,
     evidence: Evidence = None,
@@ -54,7 +57,7 @@ def start(  # noqa: PLR0913 - one argument per option
     token: Token = None,
 ) -> None:
     """Start the rollout in a plan file."""
-    plan = read_plan_file(file, evidence)
+    plan = read_plan_file(file, evidence) | ({"mode": "manual"} if manual else {})
     with connect(url, token) as fleet:
         answer = fleet.command("start", {"plan": plan, "dry_run": dry_run})
         _confirm(answer)

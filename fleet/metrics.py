@@ -16,7 +16,24 @@ from fleet.traffic import Outcome, PathTally, ReplicaReport
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ENGINE = "0"
 DRAFT_HEALTH = ("none", "healthy", "degraded", "lost")
-GUARDRAILS = ("oom", "crash_loop", "signal", "itl_p95", "error_rate", "acceptance")
+GUARDRAILS = (
+    "oom",
+    "crash_loop",
+    "signal",
+    "itl_p95",
+    "ttft_p95",
+    "tpot_p95",
+    "queue_delay",
+    "gap_p99",
+    "stall",
+    "error_rate",
+    "cancel_rate",
+    "completion_lag",
+    "kv_pressure",
+    "peak_throughput",
+    "acceptance",
+)
+"""Those that can take a canary back."""
 ROLLOUT_STATES = ("preparing", "baking", "paused", "holding", "promoted", "rolled_back", "aborted")
 
 _MS = tuple(step / 1000 for step in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 25, 30, 35, 40, 50, 60, 75))
@@ -156,6 +173,7 @@ FAMILIES: Mapping[str, Family] = {
         _counter("fleet_guardrail_trips", "Rollbacks by the guardrail that caused them.", "guardrail", of_path=False),
         _gauge("fleet_evidence_stale", "1 where the evidence no longer holds, by reason.", "reason", of_path=False),
         _counter("fleet_journal_failures", "Commits that the disk refused since the start.", of_path=False),
+        _counter("fleet_webhook_failures", "Tries that a webhook did not take.", "webhook", of_path=False),
     )
 }
 
@@ -208,6 +226,8 @@ class Snapshot:
     routers_current: int = 0
     queued: int = 0
     journal_failures: int = 0
+    webhook_failures: Mapping[str, int] = field(default_factory=dict)
+    """Of every webhook in the config, since ever."""
     taken_at: float = 0.0
     """Seconds since the Unix epoch."""
 
@@ -337,6 +357,8 @@ def _of_fleet(snapshot: Snapshot) -> Iterator[_NamedSample]:
         yield "fleet_guardrail_trips", (guardrail,), snapshot.trips.get(guardrail, 0)
     for reason, is_stale in snapshot.evidence_stale.items():
         yield "fleet_evidence_stale", (reason,), float(is_stale)
+    for webhook, failures in snapshot.webhook_failures.items():
+        yield "fleet_webhook_failures", (webhook,), failures
     if snapshot.rollout is not None:
         yield from _of_rollout(snapshot.rollout)
 

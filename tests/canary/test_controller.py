@@ -7,7 +7,9 @@ from typing import get_type_hints
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from canary import inbox
 from canary.controller import Controller, PathFacts
+from canary.explain import STORIES
 from canary.journal import JournalTaken
 from canary.status import (
     FleetStatus,
@@ -20,6 +22,7 @@ from canary.status import (
     VerdictStatus,
 )
 from fleet.errors import BadRequest, Conflict, NotFound, Unavailable
+from fleet.metrics import GUARDRAILS
 from fleet.traffic import HardTrip, HardTripKind, PathTally, RouterReport
 from tests.canary.world import Behaviour, World, plan, replica
 
@@ -112,6 +115,22 @@ def test_every_report_counts_exactly_once_however_often_it_is_sent(world):
     world.controller.report(report)
     world.controller.tick()
     assert served(world) == {"baseline": 3, "speculative": 0}
+
+
+def test_routers_that_come_and_go_leave_bounded_memory_and_every_count(world, monkeypatch):
+    monkeypatch.setattr(inbox, "REMEMBERED", 20)
+    tally = PathTally(assigned=1, outcomes={"done": 1})
+    counts = []
+    for number in range(60):
+        world.clock.advance(1)
+        world.controller.report(RouterReport(f"r{number}", 1, 1, {}, {"baseline": tally}))
+        world.controller.report(RouterReport(f"r{max(0, number - 15)}", 1, 1, {}, {"baseline": tally}))
+        if number % 20 == 19:
+            world.restart()
+        world.controller.tick()
+        counts.append(served(world)["baseline"])
+        assert len(world.controller._desk.memory.sequences) <= 40
+    assert counts == list(range(1, 61))
 
 
 def test_a_report_is_acknowledged_only_when_it_is_on_disk(world, monkeypatch):
@@ -297,6 +316,45 @@ def test_a_rollback_is_counted_by_the_guardrail_that_caused_it(world):
     text = world.controller.metrics().decode()
     assert 'fleet_guardrail_trips_total{guardrail="oom"} 1.0' in text
     assert 'fleet_rollout_state{state="rolled_back"} 1.0' in text
+
+
+def test_every_guardrail_that_can_take_a_canary_back_has_its_counter():
+    assert {*GUARDRAILS, "realised_split"} == set(STORIES)
+
+
+CALIBRATION = {"tried": [{"window_seconds": 2.0, "runs": 400, "rollbacks": 60, "lower": 0.12, "upper": 0.18}]}
+
+
+def test_a_plan_that_takes_back_equal_canaries_must_not_act_by_itself(world):
+    started(world)
+    world.command("abort", reason="recorded enough")
+    kept = world.command("calibrated", plan=plan(), chosen_seconds=8.0, **CALIBRATION)
+    assert kept["message"] == "kept: `start` heeds what A/A rollouts of 'speculative-1' showed"
+    world.restart()
+    refusal = r"60 of 400 A/A rollouts of 'speculative-1' .* more than alpha 5.0%: set window: 8s, or start it with --m"
+    with pytest.raises(BadRequest, match=refusal):
+        world.command("start", plan=plan())
+    with pytest.raises(Conflict, match=refusal):
+        world.command("retry")
+    assert any("set window: 8s" in error for error in world.command("lint", plan=plan())["errors"])
+    assert world.command("lint", plan=plan(mode="manual"))["errors"] == []
+    longer = plan(window="8s", on_no_data={"hold": "20s"})
+    assert not any("A/A" in warning for warning in world.command("lint", plan=longer)["warnings"])
+    world.command("start", plan=plan(mode="manual"))
+    assert world.rollout["id"] == "speculative-2"
+
+
+def test_a_plan_of_which_nothing_is_known_may_act_and_that_is_said(world):
+    world.run(2)
+    told = world.command("start", plan=plan())["warnings"]
+    assert any(warning.startswith("no A/A calibration yet: `fleet canary aa`") for warning in told)
+
+
+@pytest.mark.parametrize("broken", [{}, {"tried": 3}, {"tried": [{"runs": 1}]}])
+def test_what_is_no_calibration_is_refused(world, broken):
+    started(world)
+    with pytest.raises(BadRequest, match="no calibration"):
+        world.command("calibrated", plan=plan(), **broken)
 
 
 async def test_the_tick_outlives_a_full_disk_and_ends_when_it_is_replaced(world, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class MemoryOutbox:
 
     written: list[tuple[int, Notice]] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
     is_away: bool = False
 
     def add(self, *kinds: NoticeKind) -> None:
@@ -98,6 +100,9 @@ class MemoryOutbox:
 
     def note_told(self, webhook: str, number: int) -> None:
         self.ends[webhook] = number
+
+    def note_failure(self, webhook: str) -> None:
+        self.failures[webhook] += 1
 
 
 def notice(kind: NoticeKind, summary: str) -> Notice:
@@ -151,6 +156,7 @@ async def test_what_a_webhook_cannot_take_now_is_tried_again_until_it_can():
             await until(lambda: outbox.ends == {"ops": 10}, "both told")
         assert [body["id"] for body in receiver.taken] == [5, 10]
         assert receiver.asked == 6
+        assert outbox.failures == {"ops": 4}
 
 
 async def test_a_webhook_that_is_down_is_told_when_it_is_back(caplog):
@@ -173,6 +179,7 @@ async def test_a_refusal_for_good_is_passed_over_and_its_secret_url_not_logged(c
         async with running({"ops": WebhookConfig(url=receiver.url + "?token=geheim")}, outbox):
             await until(lambda: outbox.ends == {"ops": 10}, "went on")
         assert [body["id"] for body in receiver.taken] == [10]
+    assert outbox.failures == {"ops": 1}
     ours = [record.getMessage() for record in caplog.records if record.name == "canary.notifier"]
     assert ours == ["webhook ops does not take a notice, which is passed over: it answered 400"]
 
@@ -300,6 +307,19 @@ async def test_a_controller_that_dies_before_it_noted_the_delivery_tells_again_n
         world.restart()
         await run_controller(world, 1)
         assert len(receiver.taken) == 2
+    world.controller.close()
+
+
+async def test_tries_that_failed_are_counted_and_the_count_outlives_the_controller(tmp_path):
+    world = World(tmp_path)
+    async with listening(Receiver(answers=[503, 503, 400])) as receiver:
+        open_with(world, receiver)
+        world.run(2)
+        assert 'fleet_webhook_failures_total{webhook="ops"} 0.0' in world.controller.metrics().decode()
+        world.command("start", plan=plan())
+        await run_controller(world, 1)
+        world.restart()
+    assert 'fleet_webhook_failures_total{webhook="ops"} 3.0' in world.controller.metrics().decode()
     world.controller.close()
 
 

@@ -67,7 +67,11 @@ def scrape() -> set[str]:
     rollout = RolloutSnapshot("baking", 5.0, 5.0, [GuardrailSnapshot("itl_p95", 0, 1.0, 20.0)])
     text = render(
         Snapshot(
-            "m", [PathSnapshot("speculative", tally, [replica], 1, 0, 0)], rollout, evidence_stale={"fleet": False}
+            "m",
+            [PathSnapshot("speculative", tally, [replica], 1, 0, 0)],
+            rollout,
+            evidence_stale={"fleet": False},
+            webhook_failures={"ops": 0},
         )
     ).decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}

@@ -123,7 +123,8 @@ def test_every_family_has_help_and_every_sample_its_declared_labels():
     tally = PathTally(accepted_at={0: 1})
     tally.itl.add(0.01)
     rollout = RolloutSnapshot("baking", 25.0, 24.5, [GuardrailSnapshot("itl_p95", 1, 3.5, 60.0)])
-    text = render(Snapshot("tiny", [path(tally)], rollout, evidence_stale={"fleet": True})).decode()
+    snapshot = Snapshot("tiny", [path(tally)], rollout, evidence_stale={"fleet": True}, webhook_failures={"ops": 3})
+    text = render(snapshot).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert set(families) == set(FAMILIES)
     for name, family in families.items():
