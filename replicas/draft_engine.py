@@ -111,9 +111,9 @@ class DraftEngine:
         try:
             return self._sample(logits, sampling), ()
         except UnusableLogits as error:
-            rows = [row for row in range(len(sampling)) if row not in error.rows]
+            rows = [row for row in range(len(sampling)) if row not in error.reasons]
             usable = [sampling[row] for row in rows]
-            bad = tuple(sampling[row].sequence_id for row in error.rows)
+            bad = tuple(sampling[row].sequence_id for row in error.reasons)
             return self._sample(logits[rows], usable), bad
 
     def _sample(self, logits: Tensor, works: Sequence[DraftWork]) -> dict[int, DraftedToken]:

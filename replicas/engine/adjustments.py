@@ -18,6 +18,19 @@ def is_adjusted(sampling: SamplingParams, position: int) -> bool:
     return bool(sampling.logit_bias) or _has_penalties(sampling) or position < sampling.min_tokens
 
 
+def adjusting_fields(sampling: SamplingParams) -> tuple[str, ...]:
+    """The request's fields that change the logits, by their names in the API."""
+    changes = {
+        "logit_bias": bool(sampling.logit_bias),
+        "repetition_penalty": sampling.repetition_penalty != 1.0,
+        "presence_penalty": sampling.presence_penalty != 0.0,
+        "frequency_penalty": sampling.frequency_penalty != 0.0,
+        "min_tokens": sampling.min_tokens > 0,
+        "stop_token_ids": sampling.min_tokens > 0 and bool(sampling.stop_token_ids),
+    }
+    return tuple(name for name, is_set in changes.items() if is_set)
+
+
 def adjusted(
     row: NDArray[np.float32],
     sampling: SamplingParams,

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from fleet.generation import TokenLogprob
-from replicas.engine.sampling import Sample
+from replicas.engine.sampling import Sample, Unusable
 from replicas.speculation.acceptance import accept
 from replicas.speculation.tree import Draft
 
@@ -23,11 +23,11 @@ class Block:
     """One per token when asked for, else empty."""
     path: tuple[int, ...] = ()
     """The accepted nodes of the draft."""
-    is_unusable: bool = False
-    """The row that would have been committed allows no token; nothing is committed."""
+    unusable: Unusable | None = None
+    """Why the row that would have been committed allows no token; then nothing is committed."""
 
 
-def committed_block(draft: Draft, samples: Items[Sample | None]) -> Block:
+def committed_block(draft: Draft, samples: Items[Sample | Unusable]) -> Block:
     """Apply the acceptance rule; without samples the block is empty.
 
     `samples[0]` is the row after the committed tokens, `samples[i + 1]` the one after node i. Unusable rows off the
@@ -35,9 +35,10 @@ def committed_block(draft: Draft, samples: Items[Sample | None]) -> Block:
     """
     if not samples:
         return Block()
-    acceptance = accept(draft, [UNUSABLE if sample is None else sample.token_id for sample in samples])
-    if acceptance.committed[-1] == UNUSABLE:
-        return Block(is_unusable=True)
+    drawn = [UNUSABLE if isinstance(sample, Unusable) else sample.token_id for sample in samples]
+    acceptance = accept(draft, drawn)
     used = [samples[0], *(samples[node + 1] for node in acceptance.path)]
-    logprobs = tuple(sample.logprob for sample in used if sample is not None and sample.logprob is not None)
+    if isinstance(used[-1], Unusable):
+        return Block(unusable=used[-1])
+    logprobs = tuple(sample.logprob for sample in used if isinstance(sample, Sample) and sample.logprob is not None)
     return Block(acceptance.committed, logprobs, acceptance.path)

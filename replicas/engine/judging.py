@@ -18,8 +18,8 @@ def judged_block(sampler: Sampler, draft: Draft, logits: Tensor, draws: Items[Dr
     """Judge a chain that brings its distributions; `logits` [len(draft) + 1, V] and `draws` are row by row."""
     try:
         committed = _committed(sampler, draft, logits, draws)
-    except UnusableLogits:
-        return Block(is_unusable=True)
+    except UnusableLogits as error:
+        return Block(unusable=error.reasons[0])
     asked = draws[0].sampling.logprobs
     logprobs = () if asked is None else tuple(sampler.logprobs(logits[: len(committed)], committed, asked))
     return Block(tuple(committed), logprobs, tuple(range(len(committed) - 1)))

@@ -11,10 +11,12 @@ from fleet.config import EngineConfig
 from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Round, StepOutput, StreamFailed, TokenChunk
 from fleet.tokenizer import Tokenizer
+from replicas.engine.adjustments import adjusting_fields
 from replicas.engine.block import Block
 from replicas.engine.intake import Capacity, refusal, token_limit
 from replicas.engine.kv_extents import KvExtents
 from replicas.engine.model import Model
+from replicas.engine.sampling import Unusable
 from replicas.engine.scheduler import Plan, Scheduler
 from replicas.engine.sequence import Sequence
 from replicas.engine.speculator import Passed, Settled, Speculator
@@ -24,8 +26,6 @@ from replicas.speculation.messages import FINISHED
 
 Outputs = dict[Hashable, list[StepOutput]]
 """What one step has for each owner, in order."""
-
-UNUSABLE_LOGITS = "the model's logits allow no token: not a number, infinite, or every token is forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ class Engine:
 
     def _commit_block(self, sequence: Sequence, block: Block, round_: Round | None) -> bool:
         """Append and emit what the step committed for one sequence; True when that ends it."""
-        if block.is_unusable:
-            self._emit(sequence.owner, StreamFailed(sequence.request.request_id, FailureKind.INTERNAL, UNUSABLE_LOGITS))
+        if block.unusable is not None:
+            self._emit(sequence.owner, _no_token(sequence.request, block.unusable))
             return True
         if not block.token_ids:  # max_tokens is 0: only the prompt was asked about
             emission = Emission("", 0, FinishReason.LENGTH)
@@ -255,3 +255,11 @@ class Engine:
             waiting=len(self._scheduler.waiting),
             kv_used_tokens=self._extents.used_tokens,
         )
+
+
+def _no_token(request: GenerationRequest, reason: Unusable) -> StreamFailed:
+    """The failure of a request that no token can follow: its own where its fields did that, else the replica's."""
+    if reason is Unusable.MODEL:
+        return StreamFailed(request.request_id, FailureKind.INTERNAL, reason)
+    fields = ", ".join(adjusting_fields(request.sampling))
+    return StreamFailed(request.request_id, FailureKind.BAD_REQUEST, f"{fields}: {reason}")

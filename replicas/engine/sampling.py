@@ -6,8 +6,9 @@ Order: logit_bias, penalties, min_tokens (`adjustments`), then temperature, min_
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 import torch
@@ -25,12 +26,19 @@ DRAFT_TOKENS = 64
 """Tokens that a judged draft is drawn from: what lies beyond them is seldom drawn and never missed."""
 
 
-class UnusableLogits(FleetError):
-    """The model gave NaN or infinity, or the request left no token to follow; `rows` are the indexes of such rows."""
+class Unusable(StrEnum):
+    """Why no token can follow a row of logits: whose fault it is."""
 
-    def __init__(self, rows: Sequence[int]) -> None:
-        super().__init__("the logits allow no token: not a number, infinite, or every token is forbidden")
-        self.rows = tuple(rows)
+    MODEL = "the model's logits are not a number or infinite"
+    REQUEST = "what the request does to the logits leaves no token that may follow"
+
+
+class UnusableLogits(FleetError):
+    """No token can follow some rows; `reasons` has why, by row index."""
+
+    def __init__(self, reasons: Mapping[int, Unusable]) -> None:
+        super().__init__("; ".join(sorted(set(reasons.values()))))
+        self.reasons = dict(reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Sampler:
         """
         row = self._adjusted(logits_row[: self._vocab_size].numpy(force=True), draw)
         if not math.isfinite(row.max()):
-            raise UnusableLogits([0])
+            raise UnusableLogits({0: _reason(logits_row[: self._vocab_size])})
         if not draw.sampling.is_greedy:
             return torch.from_numpy(distribution(row, draw.sampling))
         probabilities = torch.zeros(len(row), dtype=torch.float64)
@@ -140,7 +148,7 @@ class Sampler:
 
     def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
         token_ids = self._drawn(logits, draws)
-        unusable = [row for row, token_id in enumerate(token_ids) if token_id is None]
+        unusable = {row: _reason(logits[row]) for row, token_id in enumerate(token_ids) if token_id is None}
         if unusable:
             raise UnusableLogits(unusable)
         return [token_id for token_id in token_ids if token_id is not None]
@@ -177,6 +185,11 @@ class Sampler:
         if not is_adjusted(draw.sampling, len(draw.output_token_ids)):
             return row
         return adjusted(row, draw.sampling, draw.prompt_token_ids, draw.output_token_ids, self._eos_token_ids)
+
+
+def _reason(logits_row: Tensor) -> Unusable:
+    """Whose fault it is that nothing may follow; NaN is the maximum of a row that has one."""
+    return Unusable.REQUEST if math.isfinite(logits_row.max().item()) else Unusable.MODEL
 
 
 def _first_of_the_best(rows: Tensor) -> Tensor:

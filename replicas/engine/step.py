@@ -13,7 +13,7 @@ from fleet.generation import TokenLogprob
 from replicas.engine.block import Block, committed_block
 from replicas.engine.judging import judged_block
 from replicas.engine.model import Model, Segment, allocation_failures
-from replicas.engine.sampling import Draw, Sample, Sampler, UnusableLogits
+from replicas.engine.sampling import Draw, Sample, Sampler, Unusable, UnusableLogits
 from replicas.engine.scheduler import Plan, Work
 from replicas.speculation.tree import ROOT
 
@@ -88,24 +88,24 @@ class StepRunner:
             assert sequence.extent is not None
             self._model.keep(sequence.extent.start + len(sequence.token_ids), block.path)
 
-    def _sample_all(self, works: Items[Work], rows: Items[Tensor]) -> list[tuple[Sample | None, ...]]:
+    def _sample_all(self, works: Items[Work], rows: Items[Tensor]) -> list[tuple[Sample | Unusable, ...]]:
         """All rows of the step are sampled together; which ones belong together changes no token."""
         draws = [_draws(work) for work in works]
         asked = [own[len(own) - len(wanted) :] for own, wanted in zip(rows, draws, strict=True)]
         found = iter(self._sample(torch.cat(asked), [draw for wanted in draws for draw in wanted]) if asked else ())
         return [tuple(next(found) for _ in wanted) for wanted in draws]
 
-    def _sample(self, logits: Tensor, draws: Items[Draw]) -> list[Sample | None]:
+    def _sample(self, logits: Tensor, draws: Items[Draw]) -> list[Sample | Unusable]:
         if not draws:
             return []
         try:
             return list(self._sampler.sample(logits, draws))
         except UnusableLogits as error:
-            usable = [row for row in range(len(draws)) if row not in error.rows]
-        found: list[Sample | None] = [None] * len(draws)
-        for row, sample in zip(usable, self._sample(logits[usable], [draws[row] for row in usable]), strict=True):
-            found[row] = sample
-        return found
+            reasons = error.reasons
+        usable = [row for row in range(len(draws)) if row not in reasons]
+        sampled = self._sample(logits[usable], [draws[row] for row in usable])
+        found = reasons | dict(zip(usable, sampled, strict=True))
+        return [found[row] for row in range(len(draws))]
 
     def _prompt_logprobs(self, work: Work, rows: Tensor) -> tuple[TokenLogprob, ...]:
         sequence = work.sequence

@@ -16,7 +16,7 @@ from fleet.generation import SamplingParams
 from replicas.engine.block import Block
 from replicas.engine.judging import judged_block
 from replicas.engine.noise import Purpose, coin, stream_key
-from replicas.engine.sampling import Draw
+from replicas.engine.sampling import Draw, Unusable
 from replicas.speculation.rejection import Sparse, is_accepted, residual
 from replicas.speculation.tree import Draft
 from tests.replicas.engine import reference
@@ -154,8 +154,8 @@ def test_rows_that_allow_nothing_matter_only_where_they_are_reached() -> None:
     for row in range(3):
         broken = logits.clone()
         broken[row] = torch.nan
-        assert judged_block(SAMPLER, draft, broken, draws).is_unusable
+        assert judged_block(SAMPLER, draft, broken, draws).unusable is Unusable.MODEL
     impossible = Draft(((draft.token_ids[0] + 1) % VOCABULARY,), distributions=(Sparse.certain(draft.token_ids[0]),))
     broken = logits[:2].clone()
     broken[1] = torch.nan
-    assert not judged_block(SAMPLER, impossible, broken, draws[:2]).is_unusable
+    assert judged_block(SAMPLER, impossible, broken, draws[:2]).unusable is None

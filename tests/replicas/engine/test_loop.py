@@ -27,6 +27,7 @@ from tests.replicas.engine.rig import (
     fake_twin,
     slow_twin,
 )
+from tests.tiny import VOCABULARY
 from tests.tiny_models import tiny_model_folder
 
 REQUESTS = mixed_requests()
@@ -302,6 +303,17 @@ def test_a_row_that_is_not_a_number_fails_only_its_sequence() -> None:
     assert failure
     assert failure.kind == FailureKind.INTERNAL
     assert results["neighbour"].answer() == expected.answer()
+
+
+def test_a_request_that_forbids_every_token_is_refused_by_its_fields_and_fails_alone() -> None:
+    everything = replace(request("greedy").sampling, min_tokens=1, stop_token_ids=tuple(range(VOCABULARY)))
+    impossible, neighbour = replace(request("impossible"), sampling=everything), request("neighbour")
+    results = Rig().run(impossible, neighbour)
+    failure = results["impossible"].failure
+    assert failure
+    assert failure.kind == FailureKind.BAD_REQUEST
+    assert failure.message.startswith("min_tokens, stop_token_ids: ")
+    assert results["neighbour"].answer() == fake_twin(neighbour).answer()
 
 
 def test_an_owner_that_leaves_takes_everything_along() -> None:

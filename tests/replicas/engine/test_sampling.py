@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.generation import SamplingParams
-from replicas.engine.sampling import Draw, Sampler, UnusableLogits
+from replicas.engine.sampling import Draw, Sampler, Unusable, UnusableLogits
 from tests.replicas.engine import reference
 
 EOS = frozenset({2})
@@ -203,14 +203,36 @@ def test_a_row_that_is_no_distribution_is_named_and_harms_no_other(bad: float, s
     draws = [draw_of(sampling)] * 3
     with pytest.raises(UnusableLogits) as caught:
         sampler.sample(logits, draws)
-    assert caught.value.rows == (1,)
+    assert caught.value.reasons == {1: Unusable.MODEL}
     assert len(sampler.sample(logits[[0, 2]], draws[:2])) == 2
 
 
 def test_a_request_that_forbids_every_token_is_no_distribution_either() -> None:
     sampling = replace(GREEDY, min_tokens=1, stop_token_ids=(0, 1))
-    with pytest.raises(UnusableLogits):
+    with pytest.raises(UnusableLogits) as caught:
         one(torch.zeros(3), draw_of(sampling))
+    assert caught.value.reasons == {0: Unusable.REQUEST}
+
+
+@given(
+    logits=st.lists(st.sampled_from([-3e38, -1.0, 0.0, 5.0, 3e36, 3e38]), min_size=3, max_size=3),
+    bias=st.sampled_from([-100.0, 0.0, 100.0]),
+    penalty=st.sampled_from([0.01, 1.0, 10.0]),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_what_a_request_does_to_finite_logits_is_never_the_models_fault(
+    logits: list[float], bias: float, penalty: float, temperature: float
+) -> None:
+    sampling = SamplingParams(
+        seed=1, max_tokens=1, temperature=temperature, logit_bias=((0, bias),), repetition_penalty=penalty
+    )
+    try:
+        token_id = one(torch.tensor(logits), draw_of(sampling))
+    except UnusableLogits as error:
+        assert error.reasons == {0: Unusable.REQUEST}
+    else:
+        assert 0 <= token_id < 3
 
 
 def test_nothing_to_sample_gives_nothing() -> None:
