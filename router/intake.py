@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens for text completions; a chat may fill the context."""
+LEAST_TEMPERATURE = 1e-5
+"""Logits divided by less than this drown any noise, and by much less overflow: such requests are greedy, as in vLLM."""
 
 
 class Api(StrEnum):
@@ -183,11 +185,12 @@ class Intake:
     def _sampling(self, body: GenerationBody) -> SamplingParams:
         """Everything but max_tokens and log-probabilities, in which the two APIs differ."""
         stop = body.stop if body.stop is not None else []
+        temperature = _or(body.temperature, 1.0)
         return SamplingParams(
             # The generator takes unsigned 64-bit seeds; a negative one is its two's complement.
             seed=self.draw_seed() if body.seed is None else body.seed % 2**64,
             max_tokens=1,
-            temperature=_or(body.temperature, 1.0),
+            temperature=temperature if temperature >= LEAST_TEMPERATURE else 0.0,
             top_p=_or(body.top_p, 1.0),
             top_k=max(0, body.top_k or 0),
             min_p=_or(body.min_p, 0.0),
@@ -203,12 +206,14 @@ class Intake:
         )
 
     def _logit_bias(self, biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
-        pairs = []
+        pairs: dict[int, float] = {}
         for key, bias in biases.items():
             if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < self.tokenizer.vocab_size):
-                raise BadRequest(f"logit_bias: '{key[:40]}' is not a token id of this model", param="logit_bias")
-            pairs.append((int(key), bias))
-        return tuple(pairs)
+                raise BadRequest(f"logit_bias: {key[:40]!r} is not a token id of this model", param="logit_bias")
+            if int(key) in pairs:
+                raise BadRequest(f"logit_bias: token {int(key)} is named twice, again as {key!r}", param="logit_bias")
+            pairs[int(key)] = bias
+        return tuple(pairs.items())
 
     def known_tokens(self, token_ids: Sequence[int], field: str) -> tuple[int, ...]:
         """The ids as they are; BadRequest naming the field where one is not in the vocabulary."""

@@ -55,6 +55,11 @@ def test_every_sampling_field_reaches_the_engine(intake: Intake) -> None:
     assert sampling.include_stop_in_output
 
 
+@pytest.mark.parametrize(("asked", "used"), [(5e-324, 0.0), (9.9e-6, 0.0), (1e-5, 1e-5), (0, 0.0)])
+def test_a_temperature_that_leaves_noise_no_say_is_greedy(intake: Intake, asked: float, used: float) -> None:
+    assert chat(intake, temperature=asked).sampling.temperature == used
+
+
 def test_null_means_unset_and_unknown_fields_are_ignored(intake: Intake) -> None:
     bare = chat(intake)
     nulls = dict.fromkeys(
@@ -149,6 +154,7 @@ CHAT_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"stop_token_ids": [-1]}, "stop_token_ids"),
     ({"logit_bias": {"384": 1}}, "logit_bias"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": 1, "01": 1}}, "logit_bias"),
     ({"logit_bias": {"٣": 1}}, "logit_bias"),
     ({"logit_bias": {"1": 101}}, "logit_bias"),
     ({"logit_bias": [1]}, "logit_bias"),
