@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,12 +20,19 @@ PATH_DEPLOYMENT = "Path"
 BUILDERS = "deploy.serve_app"
 LOOPBACK = "127.0.0.1"
 
+# Serve has settings for few of HAProxy's directives, but writes this one into its `defaults` section as it stands:
+# - with splicing, HAProxy 2.8 misses that a client whose body exceeded its buffer has left, and the answer runs on;
+# - without a limit, a client that never finishes its headers holds a connection for as long as the client timeout.
+HAPROXY_DEFAULTS = ("conn-failure", "no option splice-request", "timeout http-request 30s")
+
 # HAProxy as ingress and one event loop per replica: without them Serve's own proxy dominates the time per token.
 # HARD_STOP keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
 # Ray starts workers at nice 15, behind every other process of the machine; what serves users must not be.
 RAY_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.serve_edge:middlewares",
+    "RAY_SERVE_HAPROXY_RETRY_ON": "\n    ".join(HAPROXY_DEFAULTS),
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "3600",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",
     "RAY_worker_niceness": "0",
@@ -67,9 +75,14 @@ def build_manifest(config: FleetConfig) -> dict[str, Any]:
 
 def render_manifest(config: FleetConfig, name: str = "serve.yaml") -> str:
     """`build_manifest` as a YAML file that says how to use it."""
-    environment = "\n".join(f"#   {key}={value}" for key, value in RAY_ENVIRONMENT.items())
+    environment = "\n".join(f"#   {key}={_shell_word(value)}" for key, value in RAY_ENVIRONMENT.items())
     body = yaml.safe_dump(build_manifest(config), sort_keys=False, width=120)
     return f"{_HEADER.format(name=name, environment=environment)}\n\n{body}"
+
+
+def _shell_word(value: str) -> str:
+    """One line that a shell reads as the value."""
+    return "$'" + value.replace("\n", "\\n") + "'" if "\n" in value else shlex.quote(value)
 
 
 def cpus_reserved(config: FleetConfig) -> float:

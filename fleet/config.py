@@ -204,6 +204,12 @@ class RouterConfig(Section):
     max_queued: int = Field(256, ge=0, description="Requests that wait per router; more get 429.")
     queue_timeout_s: float = Field(60.0, gt=0)
     request_timeout_s: float = Field(600.0, gt=0)
+    body_timeout_s: float = Field(
+        20.0, gt=0, description="A request body must be there within so long, extended as the next line says."
+    )
+    body_min_bytes_per_s: float = Field(
+        1000.0, gt=0, description="Each byte that arrives extends that by its share of a second at this rate."
+    )
     stall_timeout_s: float = Field(60.0, gt=0, description="A stream without a token for so long has lost its replica.")
     assignment_keys: tuple[str, ...] = Field(
         ("header:x-session-id", "user", "request_id"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import secrets
 from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -18,16 +15,15 @@ from starlette.types import Receive, Scope, Send
 from fleet.errors import FleetError
 from router.access import Access
 from router.answers import Choice, Envelope, envelope, full_body
+from router.bodies import BodyReader
 from router.dispatch import Dispatcher, Serving
 from router.intake import Api, Intake, Job
 from router.openai_schema import ChatBody, CompletionBody, parse
 from router.split import RequestFacts
 from router.sse import DONE, EventWriter, error_event
 
-MAX_BODY_BYTES = 16 * 2**20
 LONG_BODY_BYTES = 16_384
 """From here on tokenizing takes long enough to delay other streams, and moves to a thread."""
-REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,7 @@ class GenerationEndpoint:
     dispatcher: Dispatcher
     intake: Intake
     access: Access
+    bodies: BodyReader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -48,8 +45,8 @@ class GenerationEndpoint:
         await unless_disconnected(receive, answer)
 
     async def _job(self, request: Request) -> Job:
-        raw = await json_body(request)
-        request_id = returned_request_id(request.headers).get("x-request-id") or secrets.token_hex(16)
+        raw = await self.bodies.json(request)
+        request_id = request.headers["x-request-id"]
         if len(raw) < LONG_BODY_BYTES:
             return self._read(raw, request_id)
         return await asyncio.to_thread(self._read, raw, request_id)
@@ -94,30 +91,6 @@ class GenerationEndpoint:
 
     def _envelope(self, job: Job) -> Envelope:
         return envelope(job, int(self.dispatcher.clock.wall()), self.intake.model.name)
-
-
-async def json_body(request: Request) -> bytes:
-    """The raw body of a request that says it is JSON; 415 otherwise."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise HTTPException(415, "send the body as JSON, with 'Content-Type: application/json'")
-    return await read_body(request)
-
-
-async def read_body(request: Request) -> bytes:
-    """The raw body; 413 as soon as it is longer than any request can be."""
-    raw = bytearray()
-    async for part in request.stream():
-        raw += part
-        if len(raw) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
-    return bytes(raw)
-
-
-def returned_request_id(headers: Mapping[str, str]) -> dict[str, str]:
-    """The client's own id for its request as a header to answer with; nothing where it gave none that is usable."""
-    given = headers.get("x-request-id", "")
-    return {"x-request-id": given} if REQUEST_ID.fullmatch(given) else {}
 
 
 def facts_of(job: Job, headers: Mapping[str, str], tenant: str | None) -> RequestFacts:

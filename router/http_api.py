@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -22,12 +23,14 @@ from fleet.errors import BadRequest, FleetError, NotFound, Overloaded, Unavailab
 from router.access import Access
 from router.answers import error_body
 from router.backend import Control
-from router.completions import GenerationEndpoint, json_body, read_body, returned_request_id
+from router.bodies import BodyReader
+from router.completions import GenerationEndpoint
 from router.dashboard.pages import DashboardPages
 from router.dispatch import Dispatcher
 from router.intake import Api, Intake, ServedModel, plain_messages
 from router.openai_schema import DetokenizeBody, TokenizeBody, parse
 from router.reporter import running
+from router.request_ids import RequestIds
 
 if TYPE_CHECKING:
     from fleet.tokenizer import Tokenizer
@@ -43,8 +46,9 @@ def build_app(
     """The router as an ASGI app. While its lifespan lasts it reports to the controller and follows its split."""
     intake = Intake(tokenizer, model, draw_seed=lambda: secrets.randbits(SEED_BITS))
     access = Access(config)
-    pages = _Pages(dispatcher, intake, access)
-    admin = _Admin(control, access)
+    bodies = BodyReader(config)
+    pages = _Pages(dispatcher, intake, access, bodies)
+    admin = _Admin(control, access, bodies)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -54,7 +58,7 @@ def build_app(
     return Starlette(
         routes=[
             *(
-                Route(path, GenerationEndpoint(api, dispatcher, intake, access), methods=["POST"])
+                Route(path, GenerationEndpoint(api, dispatcher, intake, access, bodies), methods=["POST"])
                 for path, api in (("/v1/chat/completions", Api.CHAT), ("/v1/completions", Api.COMPLETIONS))
             ),
             Route("/v1/models", pages.models),
@@ -77,6 +81,7 @@ def build_app(
             ClientDisconnect: _client_left,
             Exception: _unexpected,
         },
+        middleware=[Middleware(RequestIds)],
         lifespan=lifespan,
     )
 
@@ -84,10 +89,11 @@ def build_app(
 class _Pages:
     """What the router answers by itself."""
 
-    def __init__(self, dispatcher: Dispatcher, intake: Intake, access: Access) -> None:
+    def __init__(self, dispatcher: Dispatcher, intake: Intake, access: Access, bodies: BodyReader) -> None:
         self._dispatcher = dispatcher
         self._intake = intake
         self._access = access
+        self._bodies = bodies
 
     async def models(self, request: Request) -> Response:
         self._access.tenant(request.headers)
@@ -100,7 +106,7 @@ class _Pages:
 
     async def tokenize(self, request: Request) -> Response:
         self._access.tenant(request.headers)
-        body = parse(TokenizeBody, await json_body(request))
+        body = parse(TokenizeBody, await self._bodies.json(request))
         self._intake.check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise BadRequest("exactly one of 'prompt' and 'messages' is needed", param="prompt")
@@ -115,7 +121,7 @@ class _Pages:
 
     async def detokenize(self, request: Request) -> Response:
         self._access.tenant(request.headers)
-        body = parse(DetokenizeBody, await json_body(request))
+        body = parse(DetokenizeBody, await self._bodies.json(request))
         self._intake.check_model(body.model)
         tokens = self._intake.known_tokens(body.tokens, "tokens")
         return JSONResponse({"prompt": self._intake.tokenizer.decode(tokens, skip_special_tokens=False)})
@@ -162,9 +168,10 @@ class _Pages:
 class _Admin:
     """What the router passes on to the controller."""
 
-    def __init__(self, control: Control, access: Access) -> None:
+    def __init__(self, control: Control, access: Access, bodies: BodyReader) -> None:
         self._control = control
         self._access = access
+        self._bodies = bodies
         self._last_metrics: bytes | None = None
 
     async def metrics(self, request: Request) -> Response:
@@ -181,7 +188,7 @@ class _Admin:
 
     async def command(self, request: Request) -> Response:
         self._access.check_admin(request.headers)
-        raw = await read_body(request)
+        raw = await self._bodies.raw(request)
         try:
             arguments = json.loads(raw) if raw else {}
         except (ValueError, RecursionError) as error:
@@ -199,14 +206,14 @@ class _Admin:
 async def _fleet_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, FleetError):
         raise error
-    headers = returned_request_id(request.headers)
+    headers = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
     return JSONResponse(error_body(error), error.http_status, headers=headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own refusals (404, 405, 413, 415) in OpenAI's shape."""
+    """Starlette's own refusals and those of bodies in OpenAI's shape."""
     if not isinstance(error, HTTPException):
         raise error
     detail = error.detail
