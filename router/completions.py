@@ -35,6 +35,8 @@ class GenerationEndpoint:
     intake: Intake
     access: Access
     bodies: BodyReader
+    longest_seconds: float
+    """How long one answer may take, waiting and reading included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -42,7 +44,7 @@ class GenerationEndpoint:
         job = await self._job(request)
         facts = facts_of(job, request.headers, tenant)
         answer = self._stream(job, facts, send) if job.style.is_streamed else self._full(job, facts, scope, send)
-        await unless_disconnected(receive, answer)
+        await unless_disconnected(receive, answer, self.longest_seconds)
 
     async def _job(self, request: Request) -> Job:
         raw = await self.bodies.json(request)
@@ -114,12 +116,15 @@ def headers_of(serving: Serving) -> dict[str, str]:
     }
 
 
-async def unless_disconnected(receive: Receive, answer: Coroutine[Any, Any, None]) -> None:
-    """Run the answer to its end, or until the client has left; then it is cancelled and has cleaned up."""
+async def unless_disconnected(receive: Receive, answer: Coroutine[Any, Any, None], longest_seconds: float) -> None:
+    """Run the answer to its end, or until the client has left; then it is cancelled and has cleaned up.
+
+    A client that does not read what it asked for counts as gone after `longest_seconds`.
+    """
     answering = asyncio.create_task(answer)
     leaving = asyncio.create_task(_disconnect(receive))
     try:
-        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answering, leaving}, timeout=longest_seconds, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
             answering.result()
     finally:

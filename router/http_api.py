@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 SEED_BITS = 53
 """Seeds that the router draws survive clients whose numbers are doubles."""
+READING_SECONDS = 60.0
+"""How long a client may go on reading an answer after the time in which it had to be generated."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -47,6 +49,7 @@ def build_app(
     intake = Intake(tokenizer, model, draw_seed=lambda: secrets.randbits(SEED_BITS))
     access = Access(config)
     bodies = BodyReader(config)
+    longest_seconds = config.request_timeout_s + READING_SECONDS
     pages = _Pages(dispatcher, intake, access, bodies)
     admin = _Admin(control, access, bodies)
 
@@ -58,7 +61,9 @@ def build_app(
     return Starlette(
         routes=[
             *(
-                Route(path, GenerationEndpoint(api, dispatcher, intake, access, bodies), methods=["POST"])
+                Route(
+                    path, GenerationEndpoint(api, dispatcher, intake, access, bodies, longest_seconds), methods=["POST"]
+                )
                 for path, api in (("/v1/chat/completions", Api.CHAT), ("/v1/completions", Api.COMPLETIONS))
             ),
             Route("/v1/models", pages.models),
@@ -190,8 +195,8 @@ class _Admin:
         self._access.check_admin(request.headers)
         raw = await self._bodies.raw(request)
         try:
-            arguments = json.loads(raw) if raw else {}
-        except (ValueError, RecursionError) as error:
+            arguments = from_json(raw, allow_inf_nan=False) if raw else {}
+        except ValueError as error:
             raise BadRequest(f"the body is not valid JSON: {error}") from error
         if not isinstance(arguments, dict):
             raise BadRequest("the body must be a JSON object with the command's arguments")

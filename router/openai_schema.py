@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from fleet.errors import BadRequest
 
@@ -13,6 +14,7 @@ MAX_CHOICES = 128
 MAX_PROMPTS = 1024
 MAX_STOPS = 16
 MAX_LOGPROBS = 20
+MAX_BIASES = 1024
 
 FIELD_NAME = re.compile(r"[a-z_]+")
 TYPE_TAGS = frozenset({"str", "int", "float", "bool"})
@@ -20,7 +22,19 @@ TYPE_TAGS = frozenset({"str", "int", "float", "bool"})
 
 Body = TypeVar("Body", bound=BaseModel)
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+"""As every list without a bound of its own it stops at the first mistake: millions of them would fill the memory."""
 StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def _few(biases: object) -> object:
+    """Refuse a large mapping before its entries are looked at; a bound of the field would be checked only afterwards."""
+    if isinstance(biases, dict) and len(biases) > MAX_BIASES:
+        raise PydanticCustomError("too_long", "at most {limit} entries", {"limit": MAX_BIASES})
+    return biases
+
+
+Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]], BeforeValidator(_few)]
 
 _OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -78,8 +92,11 @@ class TextPart(Lenient):
 
 class Message(Lenient):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
+
+
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
 
 
 class GenerationBody(Lenient):
@@ -102,10 +119,7 @@ class GenerationBody(Lenient):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10, allow_inf_nan=False)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]], Field(max_length=1024)]
-        | None
-    ) = None
+    logit_bias: Biases | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     request_id: Annotated[str, Field(pattern=r"^[!-~]{1,128}$")] | None = None
@@ -115,7 +129,7 @@ class GenerationBody(Lenient):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -126,9 +140,9 @@ class ChatBody(GenerationBody):
 
 Prompt = (
     str
-    | Annotated[list[TokenId], Field(min_length=1)]
+    | Annotated[TokenIds, Field(min_length=1)]
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-    | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | Annotated[list[Annotated[TokenIds, Field(min_length=1)]], Field(min_length=1, max_length=MAX_PROMPTS)]
 )
 
 
@@ -147,7 +161,7 @@ class TokenizeBody(Lenient):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
 
@@ -156,7 +170,7 @@ class DetokenizeBody(Lenient):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds
 
 
 def parse(schema: type[Body], raw: bytes) -> Body:
