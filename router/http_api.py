@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,14 @@ def build_app(
     intake = Intake(tokenizer, model, draw_seed=lambda: secrets.randbits(SEED_BITS))
     access = Access(config)
     bodies = BodyReader(config)
-    longest_seconds = config.request_timeout_s + READING_SECONDS
+    endpoint = partial(
+        GenerationEndpoint,
+        dispatcher=dispatcher,
+        intake=intake,
+        access=access,
+        bodies=bodies,
+        longest_seconds=config.request_timeout_s + READING_SECONDS,
+    )
     pages = _Pages(dispatcher, intake, access, bodies)
     admin = _Admin(control, access, bodies)
 
@@ -60,12 +68,8 @@ def build_app(
 
     return Starlette(
         routes=[
-            *(
-                Route(
-                    path, GenerationEndpoint(api, dispatcher, intake, access, bodies, longest_seconds), methods=["POST"]
-                )
-                for path, api in (("/v1/chat/completions", Api.CHAT), ("/v1/completions", Api.COMPLETIONS))
-            ),
+            Route("/v1/chat/completions", endpoint(Api.CHAT), methods=["POST"]),
+            Route("/v1/completions", endpoint(Api.COMPLETIONS), methods=["POST"]),
             Route("/v1/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),
             Route("/tokenize", pages.tokenize, methods=["POST"]),

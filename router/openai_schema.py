@@ -28,7 +28,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def _few(biases: object) -> object:
-    """Refuse a large mapping before its entries are looked at; a bound of the field would be checked only afterwards."""
+    """Refuse a large mapping before its entries are looked at; a bound of the field is checked only afterwards."""
     if isinstance(biases, dict) and len(biases) > MAX_BIASES:
         raise PydanticCustomError("too_long", "at most {limit} entries", {"limit": MAX_BIASES})
     return biases
