@@ -26,6 +26,7 @@ LOOPBACK = "127.0.0.1"
 HAPROXY_DEFAULTS = ("conn-failure", "no option splice-request", "timeout http-request 30s")
 
 # HAProxy as ingress and one event loop per replica: without them Serve's own proxy dominates the time per token.
+# TIMEOUT_CLIENT is for clients that do not send what they still owe, or do not read; waiting for tokens is neither.
 # HARD_STOP keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
 # Ray starts workers at nice 15, behind every other process of the machine; what serves users must not be.
 RAY_ENVIRONMENT = {
@@ -33,7 +34,7 @@ RAY_ENVIRONMENT = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.serve_edge:middlewares",
     "RAY_SERVE_HAPROXY_RETRY_ON": "\n    ".join(HAPROXY_DEFAULTS),
-    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "3600",
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "120",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",
     "RAY_worker_niceness": "0",
 }

@@ -36,7 +36,7 @@ class ReadableHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "headers" in scope:
             kept = [(name, _readable(value)) for name, value in scope["headers"] if name.lower() not in STEERING]
-            scope = scope | {"headers": kept}
+            scope = {**scope, "headers": kept}
         await self._app(scope, receive, send)
 
 

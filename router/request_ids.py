@@ -32,10 +32,10 @@ class RequestIds:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                message = message | {"headers": _with_id(headers, next(_ids(headers), request_id))}
+                message = {**message, "headers": _with_id(headers, next(_ids(headers), request_id))}
             await send(message)
 
-        await self._app(scope | {"headers": _with_id(scope["headers"], request_id)}, receive, send_with_id)
+        await self._app({**scope, "headers": _with_id(scope["headers"], request_id)}, receive, send_with_id)
 
 
 def _ids(headers: Iterable[Header]) -> Iterator[bytes]:

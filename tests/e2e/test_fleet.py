@@ -66,22 +66,53 @@ def test_a_killed_draft_changes_no_text_and_comes_back(fleet: Fleet) -> None:
     assert fleet.path("layers")["replicas"][0]["pid"] == before["pid"]
 
 
-def test_a_client_that_leaves_is_cancelled_down_to_the_engine(fleet: Fleet) -> None:
-    def cancelled() -> float:
-        lines = httpx.get(f"{fleet.url}/metrics").text.splitlines()
-        return sum(
-            float(line.rpartition(" ")[2])
-            for line in lines
-            if line.startswith("fleet_requests_total{") and 'outcome="cancelled"' in line
-        )
+def cancelled(fleet: Fleet) -> float:
+    lines = httpx.get(f"{fleet.url}/metrics").text.splitlines()
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("fleet_requests_total{") and 'outcome="cancelled"' in line
+    )
 
-    before = cancelled()
-    body = {"model": MODEL_NAME, "prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True, "n": 8}
-    headers = {"x-fleet-path": "baseline"}
-    with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, headers=headers, timeout=60) as stream:
-        next(stream.iter_lines())
-    wait_until(lambda: cancelled() == before + 1, seconds=10, what="the request counts as cancelled")
-    wait_until(lambda: fleet.path("baseline")["kv_used_tokens"] == 0, seconds=10, what="the engine is empty")
+
+@pytest.mark.parametrize("path", ["baseline", "layers"])
+@pytest.mark.parametrize("padding", [0, 40_000], ids=["short", "longer-than-a-buffer"])
+@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "whole"])
+def test_a_client_that_leaves_is_cancelled_down_to_the_engine(
+    fleet: Fleet, path: str, padding: int, is_streamed: bool
+) -> None:
+    before = cancelled(fleet)
+    body = {"model": MODEL_NAME, "prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": is_streamed, "n": 8}
+    options: dict[str, Any] = {"json": body | {"padding": "x" * padding}, "headers": {"x-fleet-path": path}}
+    if is_streamed:
+        with httpx.stream("POST", f"{fleet.url}/v1/completions", **options, timeout=60) as stream:
+            next(stream.iter_lines())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{fleet.url}/v1/completions", **options, timeout=httpx.Timeout(60, read=0.2))
+    wait_until(lambda: cancelled(fleet) == before + 1, seconds=10, what="the request counts as cancelled")
+    wait_until(lambda: fleet.path(path)["kv_used_tokens"] == 0, seconds=10, what="the engine is empty")
+
+
+def test_no_header_bytes_reach_serve_and_every_answer_has_one_request_id(fleet: Fleet) -> None:
+    body = {"model": MODEL_NAME, "prompt": "a", "max_tokens": 1}
+    hostile = {
+        b"x-request-id": b"\xff\xfe",
+        b"x-session-id": b"\xff",
+        b"serve_multiplexed_model_id": b"\xff",
+        b"x-request-timeout-seconds": b"inf",
+    }
+    for name, value in hostile.items():
+        answer = httpx.post(f"{fleet.url}/v1/completions", json=body, headers=[(name, value)], timeout=60)
+        assert answer.status_code == 200, (name, answer.text)
+        (request_id,) = answer.headers.get_list("x-request-id")
+        assert answer.json()["id"] == f"cmpl-{request_id}"
+    mine = httpx.post(f"{fleet.url}/v1/completions", json=body, headers={"x-request-id": "mine"}, timeout=60)
+    assert mine.headers.get_list("x-request-id") == ["mine"]
+    hasty = httpx.post(
+        f"{fleet.url}/v1/completions", json=body, headers={"x-request-timeout-seconds": "1e-9"}, timeout=60
+    )
+    assert hasty.status_code == 200
 
 
 def test_the_admin_api_wants_its_token(fleet: Fleet) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 
 from deploy.manifest import RAY_ENVIRONMENT
 from tests.deploy.ray_cluster import free_ports
+
+STARTING_SECONDS = 120.0
 
 # In a process of its own: Ray reads the environment when it is imported.
 RENDER = """
@@ -31,8 +33,8 @@ print(get_haproxy_binary())
 """
 
 
-@contextmanager
-def haproxy(folder: Path, back: int, changes: Mapping[str, str] | None = None) -> Iterator[int]:
+@asynccontextmanager
+async def haproxy(folder: Path, back: int, changes: Mapping[str, str] | None = None) -> AsyncIterator[int]:
     """The port of an HAProxy before `back`; `changes` are replacements in the values of `RAY_ENVIRONMENT`."""
     front, metrics, stats = free_ports(3)
     settings = {
@@ -49,26 +51,24 @@ def haproxy(folder: Path, back: int, changes: Mapping[str, str] | None = None) -
         settings[name] = value
         for old, new in (changes or {}).items():
             settings[name] = settings[name].replace(old, new)
-    command = [sys.executable, "-c", RENDER, str(front), str(back)]
-    rendered = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
-    binary = rendered.stdout.splitlines()[-1]
-    process = subprocess.Popen([binary, "-db", "-dR", "-f", str(folder / "haproxy.cfg")], stderr=subprocess.DEVNULL)
+    rendered = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RENDER, str(front), str(back), env=os.environ | settings, stdout=subprocess.PIPE
+    )
+    binary = (await rendered.communicate())[0].decode().splitlines()[-1]
+    options = ("-db", "-dR", "-f", str(folder / "haproxy.cfg"))
+    process = await asyncio.create_subprocess_exec(binary, *options, stderr=subprocess.DEVNULL)
     try:
-        _await_backend(process, front)
+        await _until_it_answers(front)
         yield front
     finally:
         process.kill()
-        process.wait()
+        await process.wait()
 
 
-def _await_backend(process: subprocess.Popen[bytes], front: int) -> None:
-    """Until HAProxy has seen that its backend is up."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(f"http://127.0.0.1:{front}/version", timeout=5).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError("HAProxy never reached its backend")
+async def _until_it_answers(front: int) -> None:
+    async with httpx.AsyncClient() as http, asyncio.timeout(STARTING_SECONDS):
+        while True:
+            with suppress(httpx.TransportError):
+                if (await http.get(f"http://127.0.0.1:{front}/version")).status_code == httpx.codes.OK:
+                    return
+            await asyncio.sleep(0.05)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from tests.fakes import Fault
-from tests.faults.haproxy import haproxy
+from tests.router.haproxy import haproxy
 from tests.router.served import Router
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -71,27 +71,46 @@ async def test_whoever_leaves_is_cancelled_whatever_was_sent_and_however(
 ) -> None:
     router = make_router()
     router.backend.faults["baseline"] = Fault(tokens_before)
-    async with served(router) as back:
-        with haproxy(tmp_path, back) as front:
-            for size, framing, is_streamed in itertools.product(SIZES, (plain, chunked), (False, True)):
-                request = {"prompt": "x", "max_tokens": 9, "stream": is_streamed, "padding": "x" * size}
-                _, writer = await asyncio.open_connection("127.0.0.1", front)
-                writer.write(framing(json.dumps(request).encode()))
-                case = (size, framing.__name__, is_streamed)
-                assert await until(lambda: len(router.backend.open) == 1), f"{case} never started"
-                writer.close()
-                assert await until(lambda: not router.backend.open), f"{case} runs on without its client"
+    async with served(router) as back, haproxy(tmp_path, back) as front:
+        for size, framing, is_streamed in itertools.product(SIZES, (plain, chunked), (False, True)):
+            request = {"prompt": "x", "max_tokens": 9, "stream": is_streamed, "padding": "x" * size}
+            _, writer = await asyncio.open_connection("127.0.0.1", front)
+            writer.write(framing(json.dumps(request).encode()))
+            case = (size, framing.__name__, is_streamed)
+            assert await until(lambda: len(router.backend.open) == 1), f"{case} never started"
+            writer.close()
+            assert await until(lambda: not router.backend.open), f"{case} runs on without its client"
 
 
-async def test_headers_and_bodies_that_never_end_are_answered_with_408(
+BRISK = {"http-request 30s": "http-request 1s", "120": "1"}
+"""HAProxy's two limits on clients, cut to a second."""
+
+
+async def test_headers_and_bodies_that_never_end_are_answered_with_408_and_hung_up_on(
     make_router: Callable[..., Router], tmp_path: Path
 ) -> None:
-    async with served(make_router(body_timeout_s=0.5)) as back:
-        with haproxy(tmp_path, back, {"http-request 30s": "http-request 1s"}) as front:
-            for beginning in (b"POST /v1/completions HTTP/1.1\r\nhost:", head("content-length: 90000") + b"{"):
-                reader, writer = await asyncio.open_connection("127.0.0.1", front)
-                writer.write(beginning)
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    answer = await reader.read()
-                assert answer.startswith(b"HTTP/1.1 408 ")
-                writer.close()
+    async with served(make_router(body_timeout_s=0.5)) as back, haproxy(tmp_path, back, BRISK) as front:
+        for beginning in (b"POST /v1/completions HTTP/1.1\r\nhost:", head("content-length: 90000") + b"{"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", front)
+            writer.write(beginning)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            writer.close()
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+async def test_a_client_that_waits_for_its_tokens_is_not_idle(
+    make_router: Callable[..., Router], tmp_path: Path, size: int
+) -> None:
+    router = make_router()
+    router.backend.faults["baseline"] = Fault(1)
+    async with served(router) as back, haproxy(tmp_path, back, BRISK) as front:
+        reader, writer = await asyncio.open_connection("127.0.0.1", front)
+        writer.write(plain(json.dumps({"prompt": "x", "stream": True, "padding": "x" * size}).encode()))
+        assert await until(lambda: len(router.backend.open) == 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3):
+                await reader.read()
+        assert router.backend.open
+        writer.close()
