@@ -24,7 +24,7 @@ STEERING = frozenset(
 
 def middlewares() -> list[Middleware]:
     """Serve puts these around every HTTP app, the last outermost (RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH)."""
-    return [Middleware(RequestIds), Middleware(ReadableHeaders)]
+    return [Middleware(ReadableHeaders), Middleware(RequestIds)]
 
 
 class ReadableHeaders:

@@ -43,6 +43,11 @@ async def test_serve_can_decode_every_header_and_obeys_none(headers: list[tuple[
     assert [name for name, _ in seen].count(b"x-request-id") == 1
 
 
+async def test_an_id_that_serve_cannot_read_is_replaced_and_not_rewritten() -> None:
+    ((_, request_id),) = await seen_by_serve([(b"x-request-id", b"\xff")])
+    assert len(request_id) == 32
+
+
 async def test_readable_values_stay_and_unreadable_ones_stay_apart() -> None:
     headers = [(b"x-session-id", value) for value in (b"plain", "größe".encode(), b"\xff", b"\xfe")]
     values = [value for name, value in await seen_by_serve(headers) if name == b"x-session-id"]

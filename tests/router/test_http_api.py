@@ -21,6 +21,10 @@ from tests.router.served import Router
 
 MakeRouter = Callable[..., Router]
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
+SCOPE: Scope = {
+    "type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "root_path": "",
+    "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["baseline", "speculative"])
@@ -184,11 +188,7 @@ async def test_a_client_that_disconnects_cancels_down_to_the_replica(
     async def send(message: Message) -> None:
         pass
 
-    scope: Scope = {
-        "type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "root_path": "",
-        "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
-    }  # fmt: skip
-    serving = asyncio.create_task(router.app(scope, receive, send))
+    serving = asyncio.create_task(router.app(dict(SCOPE), receive, send))
     while not router.backend.open:  # noqa: ASYNC110 - the fake has no event for this
         await asyncio.sleep(0)
     has_left.set()
@@ -197,6 +197,29 @@ async def test_a_client_that_disconnects_cancels_down_to_the_replica(
     compared = router.tally("baseline")["compared"]
     assert compared is not None
     assert compared.outcomes == {"cancelled": 1}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_a_client_that_does_not_read_is_given_up(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    monkeypatch.setattr("router.http_api.READING_SECONDS", 0.0)
+    router = make_router(request_timeout_s=0.1, max_in_flight=1)
+    body = json.dumps({"messages": HELLO, "max_tokens": 9, "stream": is_streamed}).encode()
+    incoming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not incoming:
+            await asyncio.Event().wait()
+        return incoming.pop()
+
+    async def send(message: Message) -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(30):
+        await router.app(dict(SCOPE), receive, send)
+    assert router.backend.open == set()
+    assert sum(router.dispatcher.ledger.in_flight.values()) == 0
 
 
 async def test_ids_path_and_seed_come_back_in_headers_and_the_seed_repeats_the_answer(
