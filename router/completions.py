@@ -15,15 +15,12 @@ from starlette.types import Receive, Scope, Send
 from fleet.errors import FleetError
 from router.access import Access
 from router.answers import Choice, Envelope, envelope, full_body
-from router.bodies import BodyReader
+from router.bodies import BodyReader, understood
 from router.dispatch import Dispatcher, Serving
 from router.intake import Api, Intake, Job
 from router.openai_schema import ChatBody, CompletionBody, parse
 from router.split import RequestFacts
 from router.sse import DONE, EventWriter, error_event
-
-LONG_BODY_BYTES = 16_384
-"""From here on tokenizing takes long enough to delay other streams, and moves to a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +46,7 @@ class GenerationEndpoint:
     async def _job(self, request: Request) -> Job:
         raw = await self.bodies.json(request)
         request_id = request.headers["x-request-id"]
-        if len(raw) < LONG_BODY_BYTES:
-            return self._read(raw, request_id)
-        return await asyncio.to_thread(self._read, raw, request_id)
+        return await understood(raw, lambda raw: self._read(raw, request_id))
 
     def _read(self, raw: bytes, request_id: str) -> Job:
         if self.api is Api.CHAT:

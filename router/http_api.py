@@ -24,7 +24,7 @@ from fleet.errors import BadRequest, FleetError, NotFound, Overloaded, Unavailab
 from router.access import Access
 from router.answers import error_body
 from router.backend import Control
-from router.bodies import BodyReader
+from router.bodies import BodyReader, understood
 from router.completions import GenerationEndpoint
 from router.dashboard.pages import DashboardPages
 from router.dispatch import Dispatcher
@@ -115,25 +115,30 @@ class _Pages:
 
     async def tokenize(self, request: Request) -> Response:
         self._access.tenant(request.headers)
-        body = parse(TokenizeBody, await self._bodies.json(request))
+        tokens = await understood(await self._bodies.json(request), self._tokens)
+        return JSONResponse({"count": len(tokens), "max_model_len": self._intake.model.max_model_len, "tokens": tokens})
+
+    async def detokenize(self, request: Request) -> Response:
+        self._access.tenant(request.headers)
+        return JSONResponse({"prompt": await understood(await self._bodies.json(request), self._text)})
+
+    def _tokens(self, raw: bytes) -> list[int]:
+        body = parse(TokenizeBody, raw)
         self._intake.check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise BadRequest("exactly one of 'prompt' and 'messages' is needed", param="prompt")
         tokenizer = self._intake.tokenizer
         if body.messages is not None:
-            tokens = tokenizer.render_chat(
+            return tokenizer.render_chat(
                 plain_messages(body.messages), add_generation_prompt=body.add_generation_prompt is not False
             )
-        else:
-            tokens = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
-        return JSONResponse({"count": len(tokens), "max_model_len": self._intake.model.max_model_len, "tokens": tokens})
+        return tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
 
-    async def detokenize(self, request: Request) -> Response:
-        self._access.tenant(request.headers)
-        body = parse(DetokenizeBody, await self._bodies.json(request))
+    def _text(self, raw: bytes) -> str:
+        body = parse(DetokenizeBody, raw)
         self._intake.check_model(body.model)
         tokens = self._intake.known_tokens(body.tokens, "tokens")
-        return JSONResponse({"prompt": self._intake.tokenizer.decode(tokens, skip_special_tokens=False)})
+        return self._intake.tokenizer.decode(tokens, skip_special_tokens=False)
 
     async def tokenizer_info(self, request: Request) -> Response:
         self._access.tenant(request.headers)

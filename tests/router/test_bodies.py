@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
@@ -12,7 +13,7 @@ from starlette.types import Message
 
 from fleet.config import RouterConfig
 from router import bodies
-from router.bodies import BodyReader
+from router.bodies import BodyReader, understood
 from tests.router.served import Router
 
 JSON = {"content-type": "application/json"}
@@ -92,6 +93,14 @@ async def test_what_is_no_plain_json_is_a_415(headers: Mapping[str, str]) -> Non
 )
 async def test_plain_json_is_read_however_it_is_spelled(headers: Mapping[str, str]) -> None:
     assert await reader().json(request_of([b"{}", b""], headers)) == b"{}"
+
+
+async def test_a_long_body_is_understood_beside_the_event_loop_and_a_short_one_in_it() -> None:
+    def where(raw: bytes) -> int:
+        return threading.get_ident()
+
+    assert await understood(b"x", where) == threading.get_ident()
+    assert await understood(b"x" * bodies.LONG_BODY_BYTES, where) != threading.get_ident()
 
 
 async def test_the_router_answers_a_slow_body_in_openais_shape(make_router: Callable[..., Router]) -> None:
