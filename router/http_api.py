@@ -30,7 +30,7 @@ from router.dashboard.pages import DashboardPages
 from router.dispatch import Dispatcher
 from router.intake import Api, Intake, ServedModel, plain_messages
 from router.openai_schema import DetokenizeBody, TokenizeBody, parse
-from router.reporter import running
+from router.reporter import Reporter, running
 from router.request_ids import RequestIds
 
 if TYPE_CHECKING:
@@ -59,11 +59,12 @@ def build_app(
         longest_seconds=config.request_timeout_s + READING_SECONDS,
     )
     pages = _Pages(dispatcher, intake, access, bodies)
-    admin = _Admin(control, access, bodies)
+    reporter = Reporter(dispatcher, control, config.report_interval_s)
+    admin = _Admin(control, access, bodies, reporter)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(dispatcher, control, config.report_interval_s):
+        async with running(reporter):
             yield
 
     return Starlette(
@@ -143,13 +144,17 @@ class _Pages:
     async def tokenizer_info(self, request: Request) -> Response:
         self._access.tenant(request.headers)
         tokenizer = self._intake.tokenizer
-        bos, eos = tokenizer.bos_token_id, min(tokenizer.eos_token_ids, default=None)
+        ids = {
+            "bos_token": tokenizer.bos_token_id,
+            "eos_token": min(tokenizer.eos_token_ids, default=None),
+            "pad_token": tokenizer.pad_token_id,
+        }
         return JSONResponse(
             {
                 "vocab_size": tokenizer.vocab_size,
                 "model_max_length": self._intake.model.max_model_len,
-                "bos_token": None if bos is None else tokenizer.token_text(bos),
-                "eos_token": None if eos is None else tokenizer.token_text(eos),
+                **{name: None if token is None else tokenizer.token_text(token) for name, token in ids.items()},
+                "chat_template": tokenizer.chat_template,
                 "has_chat_template": tokenizer.has_chat_template,
                 "content_hash": tokenizer.content_hash,
             }
@@ -182,14 +187,19 @@ class _Pages:
 class _Admin:
     """What the router passes on to the controller."""
 
-    def __init__(self, control: Control, access: Access, bodies: BodyReader) -> None:
+    def __init__(self, control: Control, access: Access, bodies: BodyReader, reporter: Reporter) -> None:
         self._control = control
         self._access = access
         self._bodies = bodies
+        self._reporter = reporter
         self._last_metrics: bytes | None = None
 
     async def metrics(self, request: Request) -> Response:
-        """The whole fleet's metrics; the last known while the controller is away, so that no series breaks off."""
+        """The whole fleet's metrics; the last known while the controller is away, so that no series breaks off.
+
+        What this router has seen is reported first: tools that count between two scrapes miss no token at the end.
+        """
+        await self._reporter.deliver()
         with suppress(Unavailable):
             self._last_metrics = await self._control.metrics()
         if self._last_metrics is None:

@@ -209,6 +209,11 @@ class Ledger:
         """Whether a hard trip still waits to be put into a report or acknowledged."""
         return bool(self._trips) or (self._outstanding is not None and bool(self._outstanding.hard_trips))
 
+    @property
+    def has_outstanding(self) -> bool:
+        """Whether a report was handed out that has not been acknowledged."""
+        return self._outstanding is not None
+
     def open(self, request_id: str, assignment: Assignment, accepted_at: float, choices: int) -> Account:
         """Start the account of an admitted request; its id must be new."""
         account = Account(self, request_id, assignment, accepted_at, choices)

@@ -15,6 +15,9 @@ _LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
 """A controller that takes longer to store a report counts as away; the report is sent again."""
+DELIVERIES = 4
+COMMIT_SECONDS = 0.1
+"""The controller stores reports no more often than this."""
 
 
 class Reporter:
@@ -43,6 +46,18 @@ class Reporter:
             if not self._dispatcher.ledger.has_trips:
                 break
         return True
+
+    async def deliver(self) -> None:
+        """Report until the controller has stored all that was seen before this call; gives up where it is away."""
+        for _ in range(DELIVERIES):
+            # An outstanding report was cut earlier: what came since is only in the next one.
+            is_news = not self._dispatcher.ledger.has_outstanding
+            if not await self._send():
+                return
+            if self._dispatcher.ledger.has_outstanding:
+                await asyncio.sleep(COMMIT_SECONDS)
+            elif is_news:
+                return
 
     async def _send(self) -> bool:
         dispatcher = self._dispatcher
@@ -83,9 +98,8 @@ class Reporter:
 
 
 @asynccontextmanager
-async def running(dispatcher: Dispatcher, control: Control, interval_seconds: float) -> AsyncIterator[None]:
+async def running(reporter: Reporter) -> AsyncIterator[None]:
     """Report in the background while the context is open, and once more at its end."""
-    reporter = Reporter(dispatcher, control, interval_seconds)
     task = asyncio.create_task(reporter.run())
     try:
         yield

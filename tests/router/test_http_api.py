@@ -18,6 +18,7 @@ from fleet.errors import ReplicaLost
 from fleet.tokenizer import Tokenizer
 from tests.fakes import Fault, expected_text, fake_token
 from tests.router.served import Router
+from tests.tiny import CHAT_TEMPLATE
 
 MakeRouter = Callable[..., Router]
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -251,7 +252,9 @@ async def test_tokenize_and_detokenize_are_inverse_and_say_what_fits(
         assert chat.json()["tokens"] == tokenizer.render_chat(HELLO)
         assert (await http.post("/detokenize", json={"tokens": [384]})).json()["error"]["param"] == "tokens"
         assert (await http.post("/tokenize", json={})).status_code == 400
-        assert (await http.get("/tokenizer_info")).json()["eos_token"] == "<|im_end|>"
+        described = (await http.get("/tokenizer_info")).json()
+    specials = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    assert described.items() >= {**specials, "chat_template": CHAT_TEMPLATE}.items()
 
 
 @pytest.mark.parametrize(
@@ -338,6 +341,16 @@ async def test_metrics_are_the_controllers_and_outlast_its_absence(make_router: 
         absent = await http.get("/metrics")
     assert present.text == absent.text
     assert present.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_a_scrape_shows_every_token_that_was_sent_before_it(make_router: MakeRouter) -> None:
+    router = make_router()
+    async with router.http() as http:
+        for _ in range(2):
+            await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 5})
+            await http.get("/metrics")
+    tallies = [report.served["baseline"].output_tokens for report in router.control.reports]
+    assert tallies == [5, 5]
 
 
 async def test_a_session_keeps_its_path_and_half_of_them_get_each(make_router: MakeRouter) -> None:

@@ -57,3 +57,15 @@ async def test_while_the_controller_is_away_the_split_stands(make_router: MakeRo
     for _ in range(3):
         assert not await reporter.exchange()
     assert router.dispatcher.current.split.canary_percent == 40
+
+
+async def test_delivering_brings_also_what_came_after_an_outstanding_report(make_router: MakeRouter) -> None:
+    router = make_router()
+    reporter = Reporter(router.dispatcher, router.control, interval_seconds=60)
+    router.control.is_away = True
+    await reporter.deliver()
+    async with router.http() as http:
+        await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
+    router.control.is_away = False
+    await reporter.deliver()
+    assert [set(report.served) for report in router.control.reports] == [set(), {"baseline"}]
