@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge clean
+.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -83,6 +83,9 @@ bench-controller: setup  ## one controller under the reports of 200 routers, 50,
 
 bench-judge: setup  ## how often the judge is wrong and how soon it is right, on simulated rollouts; 8 minutes of CPU
 	$(BIN)/python -m deploy.bench.judge --into docs/benchmarks.md
+
+bench-tools: setup tools  ## what load tools say of the same load
+	$(BIN)/python -m deploy.bench.agreement
 
 # promtool from Debian's package, unpacked rather than installed so that no service starts.
 $(VENV)/bin/promtool: $(VENV)/.ready

@@ -20,6 +20,8 @@ class Served:
     """N ≥ 1"""
     chunks: int
     """m ≥ 1"""
+    tpot_ms: float | None = None
+    """(t_m − t_1)/(N − n_1), with n_1 tokens in the first chunk; None where that holds all of them."""
 
     @classmethod
     def of(cls, usage: Mapping[str, Any], metrics: Mapping[str, Any]) -> Served:
@@ -30,12 +32,22 @@ class Served:
             decode_ms=metrics["generation_time_ms"],
             tokens=tokens,
             chunks=round(tokens / metrics["fleet"]["tokens_per_chunk"]),
+            tpot_ms=metrics["mean_itl_ms"],
         )
 
     @property
     def e2e_ms(self) -> float:
         """t_m − t_0"""
         return self.ttft_ms + self.decode_ms
+
+
+def fleet_load(served: Sequence[Served]) -> dict[str, float]:
+    """`fleet load`, in the router's own words."""
+    return {
+        "TTFT": fmean(one.ttft_ms for one in served),
+        "TPOT": fmean(one.tpot_ms for one in served if one.tpot_ms is not None),
+        "request": fmean(one.e2e_ms for one in served),
+    }
 
 
 def vllm_bench(served: Sequence[Served]) -> dict[str, float]:

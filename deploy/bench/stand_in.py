@@ -43,10 +43,11 @@ class Pace:
 
 
 class StandIn(TokensServicer):
-    """Serves `fleet.tokens.v1`: one token per stream and step, until a stream has its `max_tokens`."""
+    """Serves `fleet.tokens.v1`: so many tokens per stream and step, until a stream has its `max_tokens`."""
 
-    def __init__(self, step_seconds: float) -> None:
+    def __init__(self, step_seconds: float, tokens_per_step: int = 1) -> None:
         self._step_seconds = step_seconds
+        self._tokens_per_step = tokens_per_step
         self._ended: dict[str, asyncio.Event] = {}
         self._server = grpc.aio.server()
         add_TokensServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]  # generated
@@ -103,13 +104,14 @@ class StandIn(TokensServicer):
         text = stamp()
         chunks = []
         for request_id, count in list(remaining.items()):
-            finish = FinishReason.LENGTH if count == 1 else None
-            chunks.append(TokenChunk(request_id, (TOKEN_ID,), text, finish=finish))
+            tokens = (TOKEN_ID,) * min(count, self._tokens_per_step)
+            finish = FinishReason.LENGTH if count == len(tokens) else None
+            chunks.append(TokenChunk(request_id, tokens, text, finish=finish))
             if finish:
                 del remaining[request_id]
                 self._end_of(request_id).set()
             else:
-                remaining[request_id] = count - 1
+                remaining[request_id] = count - len(tokens)
         return chunks
 
     def _end_of(self, request_id: str) -> asyncio.Event:

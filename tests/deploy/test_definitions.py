@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench.definitions import Served, aiperf, guidellm, vllm_bench
+from deploy.bench.definitions import Served, aiperf, fleet_load, guidellm, vllm_bench
 from router.stopwatch import Stopwatch
 
 Chunks = list[tuple[float, int]]
@@ -40,6 +40,7 @@ def served(chunks: Chunks) -> Served:
         {
             "time_to_first_token_ms": watch.ttft * 1000,
             "generation_time_ms": (watch.e2e - watch.ttft) * 1000,
+            "mean_itl_ms": None if watch.tpot is None else watch.tpot * 1000,
             "fleet": {"tokens_per_chunk": watch.tokens_per_chunk},
         },
     )
@@ -53,6 +54,16 @@ def test_each_tools_figures_follow_from_what_the_router_publishes(all_chunks: li
     gaps = [later - sooner for each in times for sooner, later in pairwise(each)]
     per_token = [(each[-1] - each[0]) / (size - 1) for each, size in zip(times, sizes, strict=True)]
     first = fmean(each[0] for each in times)
+    assert fleet_load(figures) == pytest.approx(
+        {
+            "TTFT": first,
+            "TPOT": fmean(
+                (each[-1] - each[0]) / (size - chunks[0][1])
+                for each, size, chunks in zip(times, sizes, all_chunks, strict=True)
+            ),
+            "request": fmean(each[-1] for each in times),
+        }
+    )
     assert vllm_bench(figures) == pytest.approx(
         {
             "ttft_ms": first,

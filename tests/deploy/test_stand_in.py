@@ -42,6 +42,20 @@ async def test_the_stand_in_gives_every_stream_its_tokens_one_a_step_and_then_en
     assert all(list(chunk.token_ids) == [1] for stream in chunks.values() for chunk in stream)
 
 
+async def test_a_stand_in_for_speculation_emits_several_tokens_a_step_and_never_too_many() -> None:
+    worker = StandIn(step_seconds=0.0, tokens_per_step=3)
+    address = await worker.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        session = TokensStub(channel).Session()
+        await session.write(start("a", 7))
+        chunks: list[pb.Chunk] = []
+        while not (chunks and chunks[-1].finish):
+            chunks.extend((await session.read()).chunks)
+        session.cancel()
+    await worker.close()
+    assert [len(chunk.token_ids) for chunk in chunks] == [3, 3, 1]
+
+
 async def test_a_cancelled_stream_frees_its_slot() -> None:
     worker = StandIn(step_seconds=0.001)
     address = await worker.start()

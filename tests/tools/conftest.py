@@ -11,13 +11,13 @@ import pytest
 from transformers import LlamaConfig
 
 from deploy.bench.direct_fleet import DirectFleet, listening
+from deploy.bench.recorder import Recorder
 from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.tokenizer import Tokenizer
 from replicas.target_worker import WorkerSettings
 from router.intake import ServedModel
 from tests.replicas.worker_router import started
 from tests.tiny_models import SIZES, tiny_model_folder
-from tests.tools.recorder import Recorder
 
 CONTEXT = 1024
 NGRAM = SpeculativeConfig(method="ngram", num_speculative_tokens=4, prompt_lookup_min=1, adaptive=False)
@@ -63,12 +63,6 @@ async def fleet_on(model_folder: Path, journal: Path, stable: str) -> AsyncItera
         recorder = Recorder(await stack.enter_async_context(fleet.app()))
         url = await stack.enter_async_context(listening(recorder))
         yield ServedFleet(url, model_folder, recorder)
-
-
-@pytest.fixture
-async def baseline(model_folder: Path, tmp_path: Path) -> AsyncIterator[ServedFleet]:
-    async with fleet_on(model_folder, tmp_path / "journal.sqlite3", "baseline") as served:
-        yield served
 
 
 @pytest.fixture

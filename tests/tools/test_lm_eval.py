@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.bench.tool_process import run_tool
 from tests.tools.conftest import ServedFleet
-from tests.tools.installed import run_tool
 from tests.tools.oracle import Oracle
 
 pytestmark = pytest.mark.tools
