@@ -186,7 +186,7 @@ def full_body(
             }
             for index, choice in enumerate(choices)
         ],
-        "usage": usage_of(job.prompt_tokens, account.output_tokens),
+        "usage": usage_of(job.prompt_tokens, 0 if job.style.is_echo_only else account.output_tokens),
         "metrics": metrics_of(job, account),
     }
 

@@ -62,7 +62,7 @@ class GenerationEndpoint:
         async with self.dispatcher.serve(job, facts) as serving, aclosing(serving.chunks()) as arrivals:
             async for arrived in arrivals:
                 for index, chunk in arrived:
-                    choices[index].add(chunk)
+                    choices[index].add(job.style.shown(chunk))
             body = full_body(self._envelope(job), job, choices, serving.account, self.intake.tokenizer)
             response = JSONResponse(body, headers=headers_of(serving))
             await response(scope, _nothing_more, send)
@@ -73,7 +73,7 @@ class GenerationEndpoint:
             async with self.dispatcher.serve(job, facts) as serving, aclosing(serving.chunks()) as arrivals:
                 writer = EventWriter(self._envelope(job), job, serving.account, self.intake.tokenizer)
                 async for arrived in arrivals:
-                    events = b"".join([writer.chunk(index, chunk) for index, chunk in arrived])
+                    events = b"".join([writer.chunk(index, job.style.shown(chunk)) for index, chunk in arrived])
                     if not is_started:
                         # Not before the first token: until then a failure can still be an honest HTTP status.
                         is_started = True

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from fleet.errors import BadRequest, NotFound
-from fleet.generation import GenerationRequest, SamplingParams
+from fleet.generation import GenerationRequest, SamplingParams, TokenChunk
 from router.openai_schema import MAX_PROMPTS, ChatBody, CompletionBody, GenerationBody, Message, Prompt
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ class AnswerStyle:
     has_continuous_usage: bool = False
     echoed: tuple[str, ...] = ()
     """With `echo`: the text of each prompt."""
+    is_echo_only: bool = False
+    """With `max_tokens: 0`: the prompts are scored, and the one token that the engine makes on the way is not shown."""
+
+    def shown(self, chunk: TokenChunk) -> TokenChunk:
+        """What the client is to see of a chunk."""
+        return replace(chunk, token_ids=(), text="", logprobs=()) if self.is_echo_only else chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +135,15 @@ class Intake:
             raise BadRequest("best_of must equal n: choosing the best of several is not supported", param="best_of")
         prompts = self._prompts(body.prompt, body.add_special_tokens is not False)
         echoed = tuple(self._text_of(body.prompt, prompts)) if body.echo else ()
-        style = AnswerStyle(Api.COMPLETIONS, *_streaming(body), echoed=echoed)
+        if body.max_tokens == 0 and not body.echo:
+            raise BadRequest("max_tokens: 0 needs echo: true", param="max_tokens")
+        style = AnswerStyle(Api.COMPLETIONS, *_streaming(body), echoed=echoed, is_echo_only=body.max_tokens == 0)
         job = self._job(body, request_id, prompts, style)
         sampling = replace(
             job.sampling,
-            max_tokens=self._max_tokens(job, body.max_tokens, "max_tokens", DEFAULT_COMPLETION_TOKENS),
+            max_tokens=self._max_tokens(
+                job, 1 if style.is_echo_only else body.max_tokens, "max_tokens", DEFAULT_COMPLETION_TOKENS
+            ),
             logprobs=body.logprobs,
             prompt_logprobs=bool(body.echo) and body.logprobs is not None,
         )

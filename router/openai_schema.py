@@ -150,6 +150,7 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompt
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -96,6 +96,26 @@ async def test_the_openai_client_completes_several_prompts_with_logprobs_and_ech
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 2)
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_with_no_token_to_answer_an_echo_scores_the_prompt_and_nothing_else(
+    make_router: MakeRouter, tokenizer: Tokenizer, is_streamed: bool
+) -> None:
+    body = {"prompt": [70, 71], "max_tokens": 0, "echo": True, "logprobs": 1, "stream": is_streamed}
+    if is_streamed:
+        body["stream_options"] = {"include_usage": True}
+    async with make_router().http() as http:
+        answer = await http.post("/v1/completions", json=body)
+        refused = await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})
+    events = answer.text.removeprefix("data: ").split("\n\ndata: ")
+    first, last = (json.loads(events[0]), json.loads(events[-2])) if is_streamed else [answer.json()] * 2
+    assert len(events) == (3 if is_streamed else 1)
+    assert first["choices"][0]["text"] == tokenizer.decode([70, 71])
+    assert first["choices"][0]["finish_reason"] == "length"
+    assert first["choices"][0]["logprobs"]["token_logprobs"] == [None, -0.5]
+    assert last["usage"] == {"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2}
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
 async def test_the_openai_client_streams_completions_and_chat_logprobs(make_router: MakeRouter) -> None:
     router = make_router()
     async with router.openai() as client:

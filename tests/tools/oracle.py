@@ -41,11 +41,11 @@ class Oracle:
         """The text of the likeliest tokens, to the end of sequence at the latest."""
         said: list[int] = []
         while len(said) < tokens and not self.tokenizer.eos_token_ids & set(said):
-            # The model's output is padded beyond the vocabulary; no server may answer with padding.
-            said.append(int(self._logits([*prompt, *said])[-1, : self.tokenizer.vocab_size].argmax()))
+            said.append(int(self._logits([*prompt, *said])[-1].argmax()))
         return self.tokenizer.decode(said)
 
     @torch.inference_mode()
     def _logits(self, tokens: list[int]) -> torch.Tensor:
-        logits: torch.Tensor = self._model(torch.tensor([tokens])).logits[0]
+        """One row per token, without the padding that the model's output has beyond the vocabulary."""
+        logits: torch.Tensor = self._model(torch.tensor([tokens])).logits[0, :, : self.tokenizer.vocab_size]
         return logits
