@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tools
 TOKENS = 12
 QUESTIONS = ("The fleet serves", "There was a river,", "A cheap proposer drafts a few tokens; the", "Größe, naïve")
 CHOICES = ("a model", "the bridge over the town", "paths.", "москва")
-DOCUMENTS = [{"question": question, "choices": CHOICES, "label": 0, "answer": ""} for question in QUESTIONS]
+DOCUMENTS = [{"question": question, "choices": CHOICES, "label": 0, "answer": "-"} for question in QUESTIONS]
 TASKS: dict[str, dict[str, Any]] = {
     "choosing": {
         "output_type": "multiple_choice",
