@@ -19,8 +19,8 @@ def speculation_of(answers: Sequence[Answer]) -> dict[str, int]:
 
 
 def assert_agree(theirs: Mapping[str, Figure], ours: Mapping[str, float]) -> None:
-    """Each of a tool's figures is ours within its own spread, or within a fifth."""
+    """Each of a tool's figures is ours within twice its own deviation, or within a fifth."""
     assert theirs.keys() == ours.keys()
     for name, figure in theirs.items():
-        allowed = max(figure.deviation, ours[name] / 5)
+        allowed = max(2 * figure.deviation, ours[name] / 5)
         assert abs(figure.mean - ours[name]) <= allowed, f"{name}: theirs {figure}, ours {ours[name]}"

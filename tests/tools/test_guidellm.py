@@ -13,20 +13,22 @@ from tests.tools.conftest import ServedFleet
 
 pytestmark = pytest.mark.tools
 
-REQUESTS, TOKENS = 8, 24
+REQUESTS, CONCURRENCY, TOKENS = 8, 2, 24
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
 async def test_its_figures_are_ours(speculative: ServedFleet, tmp_path: Path, route: str) -> None:
-    load = ToolLoad(speculative.url, "tiny", speculative.folder, REQUESTS, 2, 32, TOKENS, tmp_path)
+    load = ToolLoad(speculative.url, "tiny", speculative.folder, REQUESTS, CONCURRENCY, 32, TOKENS, tmp_path)
     await run_tool(GUIDELLM.environment, *GUIDELLM.command(load, route), folder=tmp_path)
     run = GUIDELLM.read(tmp_path)
     answers = await speculative.recorder.finished()
     assert {answer.route for answer in answers} == {route}
     totals = run["metrics"]["request_totals"]
-    assert (totals["successful"], totals["errored"], totals["incomplete"]) == (REQUESTS, 0, 0)
+    assert (totals["errored"], totals["incomplete"]) == (0, 0)
+    # On a busy machine it may stop listening before the last of the requests that it has sent is answered.
+    assert REQUESTS - CONCURRENCY < totals["successful"] <= len(answers) == REQUESTS
     requests = run["requests"]["successful"]
-    assert sum(request["output_tokens"] for request in requests) == REQUESTS * TOKENS
+    assert [request["output_tokens"] for request in requests] == [TOKENS] * totals["successful"]
     by_seed = {answer.metrics["fleet"]["seed"]: answer for answer in answers if answer.metrics}
     told = [by_seed[request["response_metrics"]["fleet"]["seed"]] for request in requests]
     assert [request["response_metrics"] for request in requests] == [answer.metrics for answer in told]

@@ -4,7 +4,7 @@ from openai import AsyncOpenAI
 
 from tests.tools.conftest import ServedFleet
 
-TOKENS = 24
+TOKENS = 96
 
 
 async def test_a_client_reads_acceptance_and_waiting_off_its_own_answer(speculative: ServedFleet) -> None:
@@ -25,6 +25,8 @@ async def test_a_client_reads_acceptance_and_waiting_off_its_own_answer(speculat
     assert parts[-1].usage.completion_tokens == TOKENS
     (answer,) = await speculative.recorder.finished()
     assert answer.metrics == metrics
-    assert answer.served.chunks == sum(bool(part.choices and part.choices[0].delta.content) for part in parts)
-    assert 0 < speculation["num_accepted_draft_tokens"] <= speculation["num_draft_tokens"]
+    shown = sum(bool(part.choices and part.choices[0].delta.content) for part in parts)
+    assert 0 < shown <= answer.served.chunks, "a step that completes no character shows nothing"
+    assert 0 <= speculation["num_accepted_draft_tokens"] <= speculation["num_draft_tokens"]
+    assert speculation["num_draft_tokens"] > 0
     assert metrics["queue_time_ms"] >= 0
