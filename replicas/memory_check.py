@@ -20,8 +20,19 @@ GIB = 2**30
 WORKING_BYTES = 512 * 2**20
 
 
-def check_memory(folder: Path, *, dtype: str, kv_tokens: int, device: torch.device, layers: int | None = None) -> None:
-    """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now."""
+def check_memory(
+    folder: Path,
+    *,
+    dtype: str,
+    kv_tokens: int,
+    device: torch.device,
+    layers: int | None = None,
+    beside_bytes: int = 0,
+) -> None:
+    """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now.
+
+    `beside_bytes` is what a head on the target needs in addition.
+    """
     config = load_config(folder, layers=layers)
     elements = sum(math.prod(shape) for name, shape in _tensor_shapes(folder) if _is_kept(name, layers))
     if config.tie_word_embeddings and device.type == "cpu":
@@ -29,11 +40,12 @@ def check_memory(folder: Path, *, dtype: str, kv_tokens: int, device: torch.devi
         elements += config.vocab_size * config.hidden_size
     weights = elements * compute_dtype(dtype, device).itemsize
     cache = kv_tokens * kv_bytes_per_token(config, dtype, device.type)
-    needed, available = weights + cache + WORKING_BYTES, _available_bytes(device)
+    needed, available = weights + cache + beside_bytes + WORKING_BYTES, _available_bytes(device)
     if needed > available:
+        head = f", head {beside_bytes / GIB:.2f}" if beside_bytes else ""
         raise ConfigError(
             f"the model needs {needed / GIB:.2f} GiB on {device.type} (weights {weights / GIB:.2f}, "
-            f"KV cache {cache / GIB:.2f}), {available / GIB:.2f} GiB available; "
+            f"KV cache {cache / GIB:.2f}{head}), {available / GIB:.2f} GiB available; "
             "lower kv_cache_gib or kv_cache_tokens, or take a smaller model or dtype"
         )
 

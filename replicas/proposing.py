@@ -8,9 +8,11 @@ from fleet.clock import Clock
 from fleet.config import DrillConfig, ModelConfig, SpeculativeConfig
 from replicas.drill import DrilledProposer
 from replicas.engine.features import FeatureReader
+from replicas.engine.model import Segment
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import SpeculationPolicy
 from replicas.heads.loading import PublishedHead
+from replicas.heads.warming import warm_up
 from replicas.speculation.ngram import NgramProposer
 from replicas.speculation.pairing import Identity
 from replicas.speculation.proposer import Proposer
@@ -53,10 +55,18 @@ def suffix_decoding(config: SpeculativeConfig, drill: DrillConfig | None, target
     return Proposing(proposer, SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False))
 
 
-def drafting_head(published: PublishedHead, drill: DrillConfig | None, target: TargetModel, clock: Clock) -> Proposing:
-    """EAGLE, EAGLE-3 or Medusa in this process, on the target's own states."""
+def drafting_head(
+    published: PublishedHead, drill: DrillConfig | None, target: TargetModel, sequences: int, clock: Clock
+) -> Proposing:
+    """EAGLE, EAGLE-3 or Medusa in this process, on the target's own states, warmed up for so many sequences.
+
+    The model's cache must not be in use.
+    """
     sampler = Sampler(target.vocab_size, target.tokenizer.eos_token_ids)
     reader, tree = published.on(target.model, target.name, sampler, clock)
+    features = target.model.forward([Segment(0, 0, (0,), 1)]).features
+    assert features is not None, "the target taps what the head reads"
+    warm_up(reader, features, sequences=sequences, depth=tree.depth)
     level_rows = tuple(len(tree.level(depth)) for depth in range(1, tree.depth + 1))
     policy = SpeculationPolicy(tree.depth, published.config.adaptive, must_answer=False, level_rows=level_rows)
     return Proposing(_drilled(reader, drill, target), policy, reader)

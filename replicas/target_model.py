@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -11,6 +12,7 @@ from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import context_length, load_config
+from replicas.engine.linear import compute_dtype
 from replicas.engine.model import DecoderModel, load_model
 from replicas.loading import cache_tokens, choose_device, warm_up
 from replicas.memory_check import check_memory
@@ -31,21 +33,23 @@ class TargetModel:
         return int(min(self.model.vocab_size, self.tokenizer.vocab_size))
 
 
-def no_taps(_layers: int) -> tuple[int, ...]:
-    """For a target without a head."""
-    return ()
+class TargetHead(Protocol):
+    """What a head that is to sit on the target asks of it, before either is loaded."""
+
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """The states that it reads of a model of so many layers. Raises ConfigError."""
+
+    def bytes_needed(self, kv_tokens: int, dtype: torch.dtype) -> int:
+        """Its weights, and its cache beside one of the target for so many tokens. Raises ConfigError."""
 
 
 def load_target(
     config: ModelConfig,
     engine: EngineConfig,
     progress: Callable[[str], None],
-    choose_taps: Callable[[int], tuple[int, ...]] = no_taps,
+    head: TargetHead | None = None,
 ) -> TargetModel:
-    """Find, check, load and warm up the model. Raises ConfigError in one line where that is impossible.
-
-    `choose_taps` says which states a head needs of a model of so many layers.
-    """
+    """Find, check, load and warm up the model. Raises ConfigError in one line where that is impossible."""
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     device = choose_device(engine.device, "device")
@@ -54,7 +58,8 @@ def load_target(
     decoder = load_config(folder)
     context = context_length(decoder, config.max_model_len)
     kv_tokens = cache_tokens(decoder, engine, context, dtype=config.dtype, device=device)
-    check_memory(folder, dtype=config.dtype, kv_tokens=kv_tokens, device=torch.device(device))
+    beside = head.bytes_needed(kv_tokens, compute_dtype(config.dtype, torch.device(device))) if head else 0
+    check_memory(folder, dtype=config.dtype, kv_tokens=kv_tokens, device=torch.device(device), beside_bytes=beside)
     progress(f"loading {config.model} in {config.dtype} on {device}, KV cache for {kv_tokens} tokens")
     try:
         model = load_model(
@@ -63,7 +68,7 @@ def load_target(
             device=device,
             kv_tokens=kv_tokens,
             max_model_len=config.max_model_len,
-            taps=choose_taps(decoder.num_hidden_layers),
+            taps=head.taps(decoder.num_hidden_layers) if head else (),
         )
         warm_up(model, engine)
     except OutOfMemory as error:

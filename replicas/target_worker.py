@@ -29,7 +29,7 @@ from replicas.health_probe import HealthProbe
 from replicas.proposing import Proposing, drafting_head, prompt_lookup, remote_draft, suffix_decoding
 from replicas.speculation.proposer import ProposerHealth, ProposerState
 from replicas.stream_ledger import StreamLedger
-from replicas.target_model import TargetModel, load_target, no_taps
+from replicas.target_model import TargetModel, load_target
 from replicas.token_server import TokenServer
 
 LOOKUPS = ("ngram", "suffix")
@@ -76,8 +76,7 @@ class TargetWorker:
         """Load, warm up and listen. Raises ConfigError in one line where the settings cannot work."""
         clock = clock or SystemClock()
         head = await asyncio.to_thread(_read_head, settings.speculative)
-        choose_taps = head.taps if head is not None else no_taps
-        target = await asyncio.to_thread(load_target, settings.model, settings.engine, logger.info, choose_taps)
+        target = await asyncio.to_thread(load_target, settings.model, settings.engine, logger.info, head)
         worker = cls(settings, target, await _start_proposing(settings, target, head, clock), clock)
         worker.tokens_address = await worker._server.start(settings.host)
         worker._engine.start()
@@ -145,7 +144,8 @@ async def _start_proposing(
     pair = pair_of(settings.model, speculative)
     await asyncio.to_thread(require_pair, pair, logger.info, target.tokenizer)
     if head is not None:
-        return drafting_head(head, settings.drill, target, clock)
+        sequences = settings.engine.max_num_seqs
+        return await asyncio.to_thread(drafting_head, head, settings.drill, target, sequences, clock)
     if speculative.method == "ngram":
         return prompt_lookup(speculative, settings.drill, target)
     if speculative.method == "suffix":

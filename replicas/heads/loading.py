@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+
+import torch
 
 from fleet.clock import Clock
 from fleet.config import SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
-from replicas.engine.features import FeatureReader
 from replicas.engine.model import DecoderModel, allocation_failures
 from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CacheShape, HeadCache
@@ -18,16 +18,13 @@ from replicas.heads.checkpoint import Checkpoint, read_checkpoint
 from replicas.heads.eagle import EagleHead
 from replicas.heads.eagle3 import Eagle3Head, eagle3_taps
 from replicas.heads.eagle_proposer import DraftShape, EagleProposer
+from replicas.heads.layer import layer_config
 from replicas.heads.medusa import MedusaHeads
 from replicas.heads.medusa_proposer import MedusaProposer
 from replicas.heads.target import Shared
+from replicas.heads.warming import ReadingProposer
 from replicas.model_store import resolve_head
-from replicas.speculation.proposer import Proposer
 from replicas.speculation.tree import Tree
-
-
-class HeadProposer(Proposer, FeatureReader, Protocol):
-    """A proposer that drafts from the target's features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,16 @@ class PublishedHead:
             return eagle3_taps(self.checkpoint, layers, are_outputs=self.config.eagle_aux_layers == "output")
         return (layers,)
 
-    def on(self, model: DecoderModel, name: str, sampler: Sampler, clock: Clock) -> tuple[HeadProposer, Tree]:
+    def bytes_needed(self, kv_tokens: int, dtype: torch.dtype) -> int:
+        """Weights in the dtype to compute in, and an EAGLE layer's keys and values; ConfigError for a wrong config."""
+        weights = sum(tensor.numel() * _item_bytes(tensor, dtype) for tensor in self.checkpoint.tensors.values())
+        if self.config.method == "medusa":
+            return weights
+        own = self.checkpoint.config.get("transformer_layer_config") or self.checkpoint.config
+        layer = layer_config(self.checkpoint.name, own)
+        return weights + 2 * kv_tokens * layer.kv_heads * layer.head_width * dtype.itemsize
+
+    def on(self, model: DecoderModel, name: str, sampler: Sampler, clock: Clock) -> tuple[ReadingProposer, Tree]:
         """The head on a loaded target, with the tree it drafts; ConfigError where the two do not fit."""
         target = Shared(name, model.config.num_hidden_layers, model.embedding, model.head)
         try:
@@ -52,7 +58,7 @@ class PublishedHead:
         except OutOfMemory as error:
             raise ConfigError(f"{self.checkpoint.name} does not fit into memory: {error}") from error
 
-    def _on(self, model: DecoderModel, target: Shared, sampler: Sampler, clock: Clock) -> tuple[HeadProposer, Tree]:
+    def _on(self, model: DecoderModel, target: Shared, sampler: Sampler, clock: Clock) -> tuple[ReadingProposer, Tree]:
         tree = wanted_tree(self.config)
         picker = CoupledPicker(sampler) if self.config.acceptance == "coupled" else IndependentPicker(sampler)
         device, dtype = target.embedding.device, target.embedding.dtype
@@ -72,6 +78,10 @@ class PublishedHead:
         drafting = DraftShape(tree, min(layer.max_position_embeddings, model.max_model_len))
         cache = HeadCache(shape, dtype=dtype, device=device)
         return EagleProposer(network, cache, picker, drafting, clock), tree
+
+
+def _item_bytes(tensor: torch.Tensor, dtype: torch.dtype) -> int:
+    return dtype.itemsize if tensor.is_floating_point() else tensor.itemsize
 
 
 def read_head(config: SpeculativeConfig, progress: Callable[[str], None]) -> PublishedHead:
