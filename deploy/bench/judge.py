@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from canary.calibration import rate_bounds
+from deploy.bench.document import write_into
 from deploy.bench.judge_runs import LIMITS, STEPS, Setting, false_alarms, plan_with, times_to_rollback
 from deploy.bench.judge_traffic import Harm, Shocks
 from deploy.bench.judge_winner import BASELINE_STEP, SPECULATIVE_STEP, compare, fate, streams
 
-BEGIN, END = "<!-- bench-judge: begin -->", "<!-- bench-judge: end -->"
+MARKS = "bench-judge"
 SHOCKS = {"moments": Shocks(), "moments; hosts, for minutes": Shocks(host=0.05, persistence=0.8)}
 HARMS: tuple[tuple[str, str, dict[str, str], Harm, bool], ...] = (
     ("p95 ITL +10 %", "itl_p95", {"max_increase": "0%"}, Harm(slowdown=1.10), False),
@@ -126,14 +127,7 @@ def main() -> None:
     if arguments.into is None:
         sys.stdout.write(text)
     else:
-        arguments.into.write_text(replaced(arguments.into.read_text(), text))
-
-
-def replaced(document: str, text: str) -> str:
-    """The document with the text between its marks; ValueError where it has none."""
-    head, rest = document.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n\n{text}\n{END}{tail}"
+        write_into(arguments.into, MARKS, text)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from deploy.bench.judge import BEGIN, END, replaced
 from deploy.bench.judge_rivals import RankTest, Threshold
 from deploy.bench.judge_runs import LIMITS, Setting, false_alarms, plan_with, times_to_rollback
 from deploy.bench.judge_traffic import Harm, Shocks, histogram_of
@@ -77,8 +76,3 @@ def test_a_longer_step_that_pays_is_promoted_and_one_that_does_not_goes_back():
         canary = streams(source, SPECULATIVE_STEP, acceptance)
         assert compare(stable, canary).gap_p95 > 1.4
         assert fate(source, stable, canary).state == state
-
-
-def test_tables_go_between_the_marks_of_a_document():
-    document = f"# Head\n{BEGIN}\nold\n{END}\ntail\n"
-    assert replaced(document, "new") == f"# Head\n{BEGIN}\n\nnew\n{END}\ntail\n"

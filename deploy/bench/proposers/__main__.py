@@ -1,0 +1,136 @@
+"""The command: measures what is missing of a run, and prints its tables or writes them into a document."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from deploy.bench.document import write_into
+from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
+from deploy.bench.proposers.arms import Served, stage
+from deploy.bench.proposers.block import requests_of, run_block
+from deploy.bench.proposers.choice import NAMES, RULES, USELESS, arms_of
+from deploy.bench.proposers.plan import Arm, Cell, Place, places, prompts_of
+from deploy.bench.proposers.report import tables
+from deploy.bench.proposers.run_file import RunFile
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from fleet.errors import ConfigError, DraftUnavailable
+from fleet.generation import GenerationRequest
+
+CATEGORIES = ("chat", "code", "summarization")
+CONTEXT_TOKENS = 2048
+"""Room in the cache for each request under way."""
+WARM_UP_TOKENS = 24
+MARKS = "bench-proposers"
+
+
+def main() -> None:
+    """Speed-up, acceptance and costs of every proposer, in turns with the baseline on the same engine and prompts."""
+    arguments = _parser().parse_args()
+    try:
+        text = "\n".join(_measured(arguments))
+        if arguments.into is None:
+            sys.stdout.write(text)
+        else:
+            write_into(arguments.into, MARKS, text)
+    except (ConfigError, DraftUnavailable) as error:
+        raise SystemExit(str(error)) from error
+
+
+def _measured(arguments: argparse.Namespace) -> list[str]:
+    """Run what the file of results lacks; all of its tables. Ctrl-C ends with what there is."""
+    arms = arms_of(arguments.proposers, arguments.models, arguments.draft_tokens, arguments.arm, say)
+    cells = [Cell(*cell) for cell in product(arguments.temperatures, arguments.concurrency, arguments.categories)]
+    file = RunFile(arguments.results, _settings(arguments, arms))
+    left = [place for place in places(arms, cells, arguments.rounds) if not file.has(place)]
+    if left:
+        try:
+            _run(arguments, arms, left, file)
+        except KeyboardInterrupt:
+            say(f"stopped; the same command goes on from {arguments.results}")
+    return [*tables(file.blocks)]
+
+
+def _run(arguments: argparse.Namespace, arms: Sequence[Arm], left: Sequence[Place], file: RunFile) -> None:
+    most = max(arguments.concurrency)
+    engine = EngineConfig(device=arguments.device, max_num_seqs=most, kv_cache_tokens=CONTEXT_TOKENS * most)
+    prompts = load_prompts(arguments.prompts_file)
+    with stage(ModelConfig(model=arguments.model, dtype=arguments.dtype), engine, say) as shared:
+        served = {arm.name: shared.serve(arm) for arm in arms}
+        say("warming up")
+        for place in {place.arm.name: place for place in left}.values():
+            run_block(served[place.arm.name], place, _requests(arguments, prompts, place, served, WARM_UP_TOKENS))
+        for number, place in enumerate(left, start=1):
+            say(f"{number} of {len(left)}: round {place.round + 1}, {place.cell}, {place.arm.name}")
+            requests = _requests(arguments, prompts, place, served, arguments.tokens)
+            file.append(run_block(served[place.arm.name], place, requests))
+
+
+def _requests(
+    arguments: argparse.Namespace, prompts: Sequence[Prompt], place: Place, served: Mapping[str, Served], tokens: int
+) -> list[GenerationRequest]:
+    chosen = prompts_of(prompts, place, arguments.prompts * place.cell.concurrency)
+    return requests_of(chosen, place, served[place.arm.name].target.tokenizer, tokens)
+
+
+def _settings(arguments: argparse.Namespace, arms: Sequence[Arm]) -> dict[str, object]:
+    """What all blocks of one file have in common; more rounds may be added to it."""
+    kept = (
+        "model",
+        "dtype",
+        "device",
+        "tokens",
+        "prompts",
+        "prompts_file",
+        "temperatures",
+        "concurrency",
+        "categories",
+    )
+    settings: dict[str, object] = {name: getattr(arguments, name) for name in kept}
+    settings["prompts_file"] = str(arguments.prompts_file)
+    settings["arms"] = {
+        arm.name: arm.speculative.model_dump(mode="json", exclude_defaults=True) if arm.speculative else None
+        for arm in arms
+    }
+    return settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m deploy.bench.proposers", description=main.__doc__)
+    add = parser.add_argument
+    add("--model", default=DEFAULT_MODEL, help="the target: hub id, folder or GGUF file")
+    add("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    add("--models", type=Path, default=Path("deploy/models"), help="folder of trained proposers")
+    add("--proposers", nargs="*", default=[*NAMES, *RULES, USELESS], metavar="NAME", help="by default all")
+    add("--arm", action="append", default=[], help="one more: NAME=JSON with the keys of a path's 'speculative'")
+    add("--categories", nargs="+", default=list(CATEGORIES), help="of the prompts")
+    add("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
+    add("--concurrency", nargs="+", type=_count, default=[1, 4, 8])
+    add("--draft-tokens", type=_count, default=4, help="longest draft of the named proposers")
+    add("--tokens", type=_count, default=256, help="most tokens of an answer")
+    add("--prompts", type=_count, default=2, help="requests of a block for each one under way")
+    add("--rounds", type=_count, default=6, help="five or more give intervals")
+    add("--prompts-file", type=Path, default=SHIPPED_PROMPTS, help="JSON lines; held out of all training")
+    add("--results", type=Path, default=Path("build/proposers.jsonl"), help="measured blocks; a run goes on from them")
+    add("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
+    return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return count
+
+
+def say(line: str) -> None:
+    """Progress, beside the tables."""
+    sys.stderr.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What do the blocks say? One table per temperature and concurrency: speed-up with its interval, acceptance, times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from deploy.bench.proposers.block import Measured
+from deploy.bench.proposers.plan import BASELINE, Cell
+from deploy.bench.proposers.probe import Notes
+from deploy.evidence.bootstrap import MIN_ROUNDS, PairedEffect
+
+SEED = 1
+HEADINGS = (
+    "proposer",
+    "prompts",
+    "speed-up (95 %)",
+    "tokens/s",
+    "accepted length",
+    "accepted of those drafted, by position",
+    "draft ms",
+    "verify ms",
+    "off",
+)
+
+
+def tables(blocks: Sequence[Measured]) -> Iterator[str]:
+    """Markdown, line by line."""
+    cells = sorted({block.cell for block in blocks})
+    for temperature, concurrency in dict.fromkeys((cell.temperature, cell.concurrency) for cell in cells):
+        yield f"**Temperature {temperature:g}, {_requests(concurrency)}**"
+        yield ""
+        yield f"| {' | '.join(HEADINGS)} |"
+        yield "|---" * len(HEADINGS) + "|"
+        for cell in cells:
+            if (cell.temperature, cell.concurrency) == (temperature, concurrency):
+                yield from _rows(cell, [block for block in blocks if block.cell == cell])
+        yield ""
+
+
+def log_gains(blocks: Iterable[Measured], arm: str) -> list[float]:
+    """For each round with both arms of one cell the logarithm of how many times the baseline's tokens per second."""
+    by_place = {(block.round, block.arm): block.tokens_per_second for block in blocks}
+    rounds = sorted({round_ for round_, _ in by_place})
+    return [
+        math.log(by_place[round_, arm] / by_place[round_, BASELINE])
+        for round_ in rounds
+        if (round_, arm) in by_place and (round_, BASELINE) in by_place
+    ]
+
+
+def pooled(notes: Iterable[Notes]) -> Notes:
+    """The sums of all counts and times."""
+    total = Notes()
+    for each in notes:
+        for name in ("rounds", "off", "ready", "asked_steps", "verify_steps", "plain_steps"):
+            setattr(total, name, getattr(total, name) + getattr(each, name))
+        for name in ("draft_seconds", "verify_seconds", "plain_seconds"):
+            setattr(total, name, getattr(total, name) + getattr(each, name))
+        total.drafted = _added(total.drafted, each.drafted)
+        total.accepted = _added(total.accepted, each.accepted)
+    return total
+
+
+def accepted_length(notes: Notes) -> float | None:
+    """Tokens of a round with a draft, the target's own included: 1 + accepted / rounds; None without such a round."""
+    return 1 + sum(notes.accepted) / notes.drafted[0] if notes.drafted else None
+
+
+def speed_up(gains: Sequence[float]) -> str:
+    """Without an interval where there are too few rounds for one."""
+    if not gains:
+        return "–"
+    if len(gains) < MIN_ROUNDS:
+        return f"{math.exp(sum(gains) / len(gains)):.2f} ({len(gains)} of {MIN_ROUNDS} rounds)"
+    ratio = PairedEffect(gains, SEED).ratio()
+    return f"**{ratio.estimate:.2f}** ({ratio.low:.2f} – {ratio.high:.2f})"
+
+
+def _rows(cell: Cell, blocks: Sequence[Measured]) -> Iterator[str]:
+    for arm in dict.fromkeys(block.arm for block in sorted(blocks, key=lambda block: block.arm != BASELINE)):
+        own = [block for block in blocks if block.arm == arm]
+        notes = pooled(block.notes for block in own)
+        rate = sum(block.tokens for block in own) / sum(block.seconds for block in own)
+        length = accepted_length(notes)
+        shown = (
+            arm,
+            cell.category,
+            "1" if arm == BASELINE else speed_up(log_gains(blocks, arm)),
+            f"{rate:.1f}",
+            "–" if length is None else f"{length:.2f}",
+            _by_position(notes),
+            _milliseconds(notes.draft_seconds, notes.asked_steps),
+            _milliseconds(notes.plain_seconds, notes.plain_steps)
+            if arm == BASELINE
+            else _milliseconds(notes.verify_seconds, notes.verify_steps),
+            "–" if arm == BASELINE or not notes.rounds else f"{notes.off / notes.rounds:.0%}",
+        )
+        yield f"| {' | '.join(shown)} |"
+
+
+def _by_position(notes: Notes) -> str:
+    shares = (accepted / drafted for accepted, drafted in zip(_padded(notes), notes.drafted, strict=True))
+    return " ".join(f"{share:.2f}" for share in shares) or "–"
+
+
+def _padded(notes: Notes) -> list[int]:
+    return _added(notes.accepted, [0] * len(notes.drafted))
+
+
+def _added(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    length = max(len(left), len(right))
+    one, other = ([*counts, *[0] * (length - len(counts))] for counts in (left, right))
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _milliseconds(seconds: float, steps: int) -> str:
+    return f"{1000 * seconds / steps:.1f}" if steps else "–"
+
+
+def _requests(concurrency: int) -> str:
+    return "1 request" if concurrency == 1 else f"{concurrency} requests at a time"

@@ -1,0 +1,58 @@
+"""Which arms the command line names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.bench.proposers.choice import NAMES, RULES, USELESS, arms_of
+from deploy.bench.proposers.plan import BASELINE
+from fleet.errors import ConfigError
+
+
+def test_trained_proposers_that_are_not_there_are_left_out_with_a_line(tmp_path: Path):
+    (tmp_path / "eagle3").mkdir()
+    (tmp_path / "draft").mkdir()
+    said: list[str] = []
+    arms = arms_of([*NAMES, *RULES, USELESS], tmp_path, 3, [], said.append)
+    assert [arm.name for arm in arms] == [
+        BASELINE, "draft_model", "eagle3", "ngram", "suffix", "eagle3/rejection", USELESS,
+    ]  # fmt: skip
+    assert [line.partition(" ")[0] for line in said] == ["eagle", "medusa", "eagle/rejection", "medusa/rejection"]
+    by_name = {arm.name: arm for arm in arms}
+    draft, rule, useless = (by_name[name] for name in ("draft_model", "eagle3/rejection", USELESS))
+    assert draft.speculative is not None
+    assert draft.speculative.model == str(tmp_path / "draft")
+    assert rule.speculative is not None
+    assert rule.speculative.acceptance == "rejection"
+    assert useless.drill is not None
+    assert useless.drill.useless_draft
+    assert all(arm.speculative.num_speculative_tokens == 3 for arm in arms if arm.speculative)
+
+
+def test_suffix_decoding_knows_no_answer_from_another_cell(tmp_path: Path):
+    arm = arms_of(["suffix"], tmp_path, 4, [], print)[1]
+    assert arm.speculative is not None
+    assert arm.speculative.suffix_decoding_max_cached_requests == 0
+
+
+def test_any_settings_can_be_named_as_json(tmp_path: Path):
+    arm = arms_of([], tmp_path, 4, ['half={"method": "draft_model", "layers": 15}'], print)[1]
+    assert (arm.name, arm.speculative and arm.speculative.layers) == ("half", 15)
+
+
+@pytest.mark.parametrize(
+    ("names", "extra", "message"),
+    [
+        (["eagel"], [], "unknown proposer 'eagel'; there are draft_model, eagle"),
+        ([], ["half"], "an arm is written NAME=JSON"),
+        ([], ['half={"method": "draft_model"}'], "arm 'half': .*exactly one of 'model' and 'layers'"),
+        ([], ["half={"], "arm 'half'"),
+        (["ngram", "ngram"], [], "two arms have the same name"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, names: list[str], extra: list[str], message: str):
+    with pytest.raises(ConfigError, match=message) as raised:
+        arms_of(names, tmp_path, 4, extra, print)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,84 @@
+"""From blocks to tables, and blocks that survive a stop."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from deploy.bench.proposers.block import Measured
+from deploy.bench.proposers.plan import BASELINE, Arm, Cell, Place
+from deploy.bench.proposers.probe import Notes
+from deploy.bench.proposers.report import accepted_length, log_gains, pooled, tables
+from deploy.bench.proposers.run_file import RunFile
+from fleet.errors import ConfigError
+
+CELL = Cell(0.0, 1, "chat")
+
+
+def notes_of(*rounds: tuple[int, int]) -> Notes:
+    notes = Notes()
+    for depth, accepted in rounds:
+        notes.note_round(depth, accepted)
+    return notes
+
+
+def block(round_: int, arm: str, seconds: float, cell: Cell = CELL, notes: Notes | None = None) -> Measured:
+    return Measured(round_, cell, arm, 100, seconds, notes or Notes())
+
+
+def test_rounds_are_counted_by_position_of_the_drafts_that_reached_it():
+    notes = notes_of((4, 4), (4, 1), (1, 0), (0, 0))
+    assert (notes.rounds, notes.drafted, notes.accepted) == (4, [3, 2, 2, 2], [2, 1, 1, 1])
+    assert accepted_length(notes) == pytest.approx(1 + 5 / 3)
+    assert accepted_length(notes_of((0, 0))) is None
+
+
+def test_pooled_notes_are_those_of_all_rounds_together():
+    one, other = [(4, 2), (0, 0)], [(2, 2), (6, 5)]
+    assert pooled([notes_of(*one), notes_of(*other)]) == notes_of(*one, *other)
+
+
+def test_gains_are_paired_by_round_and_rounds_of_one_arm_alone_do_not_count():
+    blocks = [block(0, BASELINE, 4.0), block(0, "ngram", 2.0), block(1, BASELINE, 3.0), block(2, "ngram", 1.0)]
+    assert log_gains(blocks, "ngram") == [pytest.approx(math.log(2.0))]
+
+
+def test_a_table_shows_the_interval_only_where_there_are_rounds_enough():
+    rounds = [block(n, BASELINE, 4.0) for n in range(6)]
+    rounds += [block(n, "ngram", 2.0 + 0.1 * n, notes=notes_of((2, 1), (0, 0))) for n in range(6)]
+    rounds += [block(0, "eagle", 1.0)]
+    lines = list(tables(rounds))
+    assert "**Temperature 0, 1 request**" in lines
+    baseline, ngram, eagle = (line for line in lines if "| chat |" in line)
+    assert baseline.startswith("| baseline | chat | 1 | 25.0 |")
+    assert "4.00 (1 of 5 rounds)" in eagle
+    estimate, low, high = (float(part) for part in ngram.replace("*", "").split("|")[3].replace("(", " ").replace(
+        ")", " ").replace("–", " ").split())  # fmt: skip
+    assert low < estimate < high
+    assert "| 2.00 | 1.00 0.00 |" in ngram
+
+
+def test_a_stopped_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path):
+    path = tmp_path / "deep" / "run.jsonl"
+    file = RunFile(path, {"tokens": 8})
+    measured = block(0, "ngram", 2.0, notes=notes_of((2, 1)))
+    file.append(measured)
+    file.append(block(1, "ngram", 3.0))
+    path.write_text(path.read_text()[:-9])
+    again = RunFile(path, {"tokens": 8})
+    assert again.blocks == [measured]
+    assert again.has(Place(0, CELL, Arm("ngram")))
+    assert not again.has(Place(1, CELL, Arm("ngram")))
+    again.append(block(1, "ngram", 3.0))
+    assert len(RunFile(path, {"tokens": 8}).blocks) == 2
+
+
+def test_a_run_of_other_settings_is_not_continued(tmp_path: Path):
+    RunFile(tmp_path / "run.jsonl", {"tokens": 8})
+    with pytest.raises(ConfigError, match="other settings: take another --results"):
+        RunFile(tmp_path / "run.jsonl", {"tokens": 9})
+    (tmp_path / "run.jsonl").write_text('{"tokens": 8}\n{"round": "x"}\n')
+    with pytest.raises(ConfigError, match="cannot be read"):
+        RunFile(tmp_path / "run.jsonl", {"tokens": 8})
