@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools clean
+.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools bench-proposers bench-verify-cost bench-draft-ahead clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -86,6 +86,15 @@ bench-judge: setup  ## how often the judge is wrong and how soon it is right, on
 
 bench-tools: setup tools  ## what load tools say of the same load
 	$(BIN)/python -m deploy.bench.agreement
+
+bench-proposers: setup  ## speed-up, acceptance and costs of every proposer beside the baseline; hours, Ctrl-C and on again
+	$(BIN)/python -m deploy.bench.proposers --into docs/benchmarks.md
+
+bench-verify-cost: setup  ## time of a target step by rows, and the speed-up that it allows
+	$(BIN)/python -m deploy.bench.verify_cost --into docs/benchmarks.md
+
+bench-draft-ahead: setup  ## hit rate of draft-ahead and the round time it hides, measured and simulated
+	$(BIN)/python -m deploy.bench.draft_ahead --into docs/benchmarks.md
 
 # promtool from Debian's package, unpacked rather than installed so that no service starts.
 $(VENV)/bin/promtool: $(VENV)/.ready

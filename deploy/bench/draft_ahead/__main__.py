@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,7 +17,7 @@ from deploy.bench.document import write_into
 from deploy.bench.draft_ahead.recording import Recording, record
 from deploy.bench.draft_ahead.simulation import Times
 from deploy.bench.draft_ahead.tables import measured_table, simulated_table
-from deploy.bench.prompts import Prompt, load_prompts
+from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Stage, stage, start_draft
 from deploy.bench.proposers.block import Measured, requests_of, run_block
 from deploy.bench.proposers.plan import BASELINE, Arm, Cell, Place, places, prompts_of
@@ -46,29 +48,34 @@ def main() -> None:
         raise SystemExit(str(error)) from error
 
 
-def _tables(arguments: argparse.Namespace) -> Iterator[str]:
+def _tables(arguments: argparse.Namespace) -> list[str]:
     target_core, draft_core = _two_cores()
-    os.sched_setaffinity(0, {target_core})
 
     def start_on_its_core(settings: DraftSettings) -> subprocess.Popen[bytes]:
-        """A process inherits the cores of the thread that starts it."""
-        os.sched_setaffinity(0, {draft_core})
-        try:
+        with _on_core(draft_core):
             return start_draft(settings)
-        finally:
-            os.sched_setaffinity(0, {target_core})
 
     engine = EngineConfig(device="cpu", max_num_seqs=1, kv_cache_tokens=CONTEXT_TOKENS, threads=1)
     model = ModelConfig(model=arguments.model, dtype=arguments.dtype)
-    prompts = load_prompts()
-    with stage(model, engine, _say, start_on_its_core) as shared:
+    prompts = load_prompts(arguments.prompts_file)
+    with _on_core(target_core), stage(model, engine, _say, start_on_its_core) as shared:
         blocks = _measure(shared, arguments, prompts)
-        yield from measured_table(blocks, SERIAL, AHEAD)
         recordings, verify = _record(shared, arguments, prompts)
     traces = [recording.trace for recording in recordings]
-    draft = sum(recording.draft_seconds for recording in recordings) / len(recordings)
+    draft = statistics.median(recording.draft_seconds for recording in recordings)
     every = [Times(verify, draft, milliseconds / 1000) for milliseconds in ROUND_TRIPS_MS]
-    yield from simulated_table(traces, every, arguments.draft_tokens)
+    return [*measured_table(blocks, SERIAL, AHEAD), *simulated_table(traces, every, arguments.draft_tokens)]
+
+
+@contextmanager
+def _on_core(core: int) -> Iterator[None]:
+    """This thread, and whatever threads and processes it starts meanwhile, run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _measure(shared: Stage, arguments: argparse.Namespace, prompts: Sequence[Prompt]) -> list[Measured]:
@@ -138,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", type=int, default=15)
     add("--draft-tokens", type=int, default=4)
     add("--category", default="chat")
+    add("--prompts-file", type=Path, default=SHIPPED_PROMPTS)
     add("--tokens", type=int, default=256, help="most tokens of an answer")
     add("--rounds", type=int, default=6, help="answers on each arm")
     add("--traces", type=int, default=4, help="answers recorded for the simulation")

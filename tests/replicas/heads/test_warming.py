@@ -1,0 +1,90 @@
+"""Before the first request: what a head needs is counted, and its first drafts are behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
+from fleet.errors import ConfigError
+from replicas import memory_check
+from replicas.heads.cache import HeadCache
+from replicas.heads.loading import read_head
+from replicas.heads.warming import warm_up
+from replicas.speculation.tree import Tree
+from replicas.target_model import load_target
+from tests.replicas.heads.checkpoints import VOCABULARY, Files, eagle, eagle3, medusa
+from tests.replicas.heads.heads_rig import Story, features, head_from, proposer_on
+from tests.tiny_models import SIZES, tiny_model_folder
+
+KV_TOKENS = 500
+
+
+def config_for(method: str, folder: Path) -> SpeculativeConfig:
+    return SpeculativeConfig.model_validate({"method": method, "model": str(folder), "num_speculative_tokens": 2})
+
+
+@pytest.mark.parametrize(("method", "files"), [("eagle", eagle()), ("eagle3", eagle3()), ("medusa", medusa())])
+def test_what_a_head_needs_is_its_tensors_and_the_cache_that_it_will_make(
+    method: str, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    published = read_head(config_for(method, files.write(tmp_path / method)), lambda line: None)
+    weights = sum(
+        tensor.numel() * (4 if tensor.is_floating_point() else tensor.itemsize) for tensor in files.tensors.values()
+    )
+    made: list[int] = []
+    if method != "medusa":
+        head = head_from(files, tmp_path / "again")
+        cache = proposer_on(head, Tree.chain(2), kv_tokens=KV_TOKENS)._cache
+        made = [cache.keys.nbytes, cache.values.nbytes]
+        assert isinstance(cache, HeadCache)
+    assert published.bytes_needed(KV_TOKENS, torch.float32) == weights + sum(made)
+
+
+def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = {**SIZES, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 8, "vocab_size": VOCABULARY}
+    model = ModelConfig(model=str(tiny_model_folder(tmp_path / "target", LlamaConfig(**sizes))), dtype="float32")
+    engine = EngineConfig(kv_cache_tokens=KV_TOKENS, threads=1, device="cpu")
+    head = read_head(config_for("eagle3", eagle3().write(tmp_path / "eagle3")), lambda line: None)
+    asked: list[int] = []
+    monkeypatch.setattr(memory_check, "_available_bytes", lambda device: asked.append(0) or 2**62)
+    load_target(model, engine, lambda line: None, head)
+    assert asked
+    alone = 2**20 + memory_check.WORKING_BYTES
+    monkeypatch.setattr(memory_check, "_available_bytes", lambda device: alone)
+    monkeypatch.setattr(memory_check, "GIB", 1)
+    load_target(model, engine, lambda line: None)
+    monkeypatch.setattr(type(head), "bytes_needed", lambda self, kv_tokens, dtype: 2**20)
+    with pytest.raises(ConfigError, match=r"KV cache .*, head 1048576.00\), .* available"):
+        load_target(model, engine, lambda line: None, head)
+
+
+def test_warming_up_drafts_for_one_and_for_all_and_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    head = head_from(eagle3(), tmp_path)
+    batches: list[int] = []
+    logits = type(head).logits
+    monkeypatch.setattr(type(head), "logits", lambda self, states: batches.append(len(states)) or logits(self, states))
+    width = 3 * 16
+    fresh, warmed = (proposer_on(head, Tree.of_counts([2, 1])) for _ in range(2))
+    warm_up(warmed, torch.zeros((1, width)), sequences=3, depth=2)
+    assert batches == [1, 2, 3, 6], "two levels, for one sequence and then for three"
+    assert warmed.used_tokens == 0
+    drafts = []
+    for proposer in (fresh, warmed):
+        story = Story(proposer, 1, [3, 4, 5, 6, 7], features(20, width, seed=1))
+        story.read(4)
+        story.open()
+        drafts.append(story.draft())
+    assert drafts[0] == drafts[1]
+    assert drafts[0].token_ids
+
+
+def test_without_room_for_a_draft_warming_up_is_quiet(tmp_path: Path):
+    proposer = proposer_on(head_from(eagle3(), tmp_path), Tree.chain(2), kv_tokens=4)
+    warm_up(proposer, torch.zeros((1, 48)), sequences=2, depth=2)
+    assert proposer.used_tokens == 0
