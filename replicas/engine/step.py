@@ -58,7 +58,7 @@ class StepRunner:
                 self._model.move(move.source, move.target, move.length)
             forward = self._model.forward([_segment(work) for work in plan.works])
             rows = torch.split(forward.logits, [_logit_rows(work) for work in plan.works])
-            blocks = self._blocks(plan.works, rows)
+            blocks = self._blocks(plan.works, rows, forward.logits)
             for work, block in zip(plan.works, blocks, strict=True):
                 self._compact(work, block)
             return [
@@ -68,15 +68,18 @@ class StepRunner:
                 )
             ]
 
-    def _blocks(self, works: Items[Work], rows: Items[Tensor]) -> list[Block]:
-        """A draft that names its distributions is judged by the rejection rule, all else by the coupled one."""
+    def _blocks(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[Block]:
+        """A draft that names its distributions is judged by the rejection rule, all else by the coupled one.
+
+        `rows` are each work's part of `logits`.
+        """
         judged = {
             index: judged_block(self._sampler, work.drafted, own, _draws(work))
             for index, (work, own) in enumerate(zip(works, rows, strict=True))
             if work.drafted.distributions
         }
         others = [index for index in range(len(works)) if index not in judged]
-        samples = self._sample_all([works[index] for index in others], [rows[index] for index in others])
+        samples = self._sample_all([works[index] for index in others], [rows[index] for index in others], logits)
         for index, found in zip(others, samples, strict=True):
             judged[index] = committed_block(works[index].drafted, found)
         return [judged[index] for index in range(len(works))]
@@ -88,11 +91,13 @@ class StepRunner:
             assert sequence.extent is not None
             self._model.keep(sequence.extent.start + len(sequence.token_ids), block.path)
 
-    def _sample_all(self, works: Items[Work], rows: Items[Tensor]) -> list[tuple[Sample | Unusable, ...]]:
+    def _sample_all(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[tuple[Sample | Unusable, ...]]:
         """All rows of the step are sampled together; which ones belong together changes no token."""
         draws = [_draws(work) for work in works]
-        asked = [own[len(own) - len(wanted) :] for own, wanted in zip(rows, draws, strict=True)]
-        found = iter(self._sample(torch.cat(asked), [draw for wanted in draws for draw in wanted]) if asked else ())
+        flat = [draw for wanted in draws for draw in wanted]
+        if flat and len(flat) < len(logits):  # the usual step samples every row, and megabytes need not be copied
+            logits = torch.cat([own[len(own) - len(wanted) :] for own, wanted in zip(rows, draws, strict=True)])
+        found = iter(self._sample(logits, flat))
         return [tuple(next(found) for _ in wanted) for wanted in draws]
 
     def _sample(self, logits: Tensor, draws: Items[Draw]) -> list[Sample | Unusable]:

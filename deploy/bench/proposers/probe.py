@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from replicas.engine.features import FeatureReader, Seen
 from replicas.engine.model import Model
@@ -43,6 +44,26 @@ class Notes:
         self.rounds += 1
         _count(self.drafted, depth)
         _count(self.accepted, accepted)
+
+    def plus(self, other: Notes) -> Notes:
+        """Both together."""
+        return Notes(
+            rounds=self.rounds + other.rounds,
+            off=self.off + other.off,
+            drafted=_added(self.drafted, other.drafted),
+            accepted=_added(self.accepted, other.accepted),
+            ready=self.ready + other.ready,
+            asked_steps=self.asked_steps + other.asked_steps,
+            draft_seconds=self.draft_seconds + other.draft_seconds,
+            verify_steps=self.verify_steps + other.verify_steps,
+            verify_seconds=self.verify_seconds + other.verify_seconds,
+            plain_steps=self.plain_steps + other.plain_steps,
+            plain_seconds=self.plain_seconds + other.plain_seconds,
+        )
+
+
+def _added(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    return [one + other for one, other in zip_longest(left, right, fillvalue=0)]
 
 
 def _count(counts: list[int], length: int) -> None:
