@@ -61,7 +61,9 @@ def _tables(arguments: argparse.Namespace) -> list[str]:
     with _on_core(target_core), stage(model, engine, _say, start_on_its_core) as shared:
         blocks = _measure(shared, arguments, prompts)
         recordings, verify = _record(shared, arguments, prompts)
-    traces = [recording.trace for recording in recordings]
+    traces = [item.trace for item in recordings if item.trace.answer_length > 2 * (arguments.draft_tokens + 1)]
+    if not traces:
+        raise ConfigError("every recorded answer is too short to simulate: raise --tokens or --traces")
     draft = statistics.median(recording.draft_seconds for recording in recordings)
     every = [Times(verify, draft, milliseconds / 1000) for milliseconds in ROUND_TRIPS_MS]
     return [*measured_table(blocks, SERIAL, AHEAD), *simulated_table(traces, every, arguments.draft_tokens)]

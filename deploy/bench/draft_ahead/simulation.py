@@ -33,6 +33,10 @@ class Trace:
     second: tuple[int, ...]
     """What it would have taken otherwise."""
 
+    @property
+    def answer_length(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -70,7 +74,7 @@ class Outcome:
 
 
 def simulate(trace: Trace, times: Times, draft_length: int, *, draft_ahead: bool) -> Outcome:
-    """Write the answer of a trace round by round; it must last for more than one round."""
+    """Write the answer of a trace, of more than 2 · (draft_length + 1) tokens, round by round."""
     draft = _Draft(trace, times, draft_length, draft_ahead=draft_ahead)
     committed, last = trace.prompt_length + 1, len(trace.tokens)
     message: SequenceMessage = Opening(

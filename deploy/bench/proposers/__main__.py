@@ -44,24 +44,29 @@ def _measured(arguments: argparse.Namespace) -> list[str]:
     """Run what the file of results lacks; all of its tables. Ctrl-C ends with what there is."""
     arms = arms_of(arguments.proposers, arguments.models, arguments.draft_tokens, arguments.arm, say)
     cells = [Cell(*cell) for cell in product(arguments.temperatures, arguments.concurrency, arguments.categories)]
+    prompts = load_prompts(arguments.prompts_file)
+    for place in places(arms, cells, 1):
+        prompts_of(prompts, place, 1)  # an unknown category is said before anything is loaded
     file = RunFile(arguments.results, _settings(arguments, arms))
     left = [place for place in places(arms, cells, arguments.rounds) if not file.has(place)]
     if left:
         try:
-            _run(arguments, arms, left, file)
+            _run(arguments, prompts, left, file)
         except KeyboardInterrupt:
             say(f"stopped; the same command goes on from {arguments.results}")
+    if not file.blocks:
+        raise ConfigError("nothing was measured")
     return [*tables(file.blocks)]
 
 
-def _run(arguments: argparse.Namespace, arms: Sequence[Arm], left: Sequence[Place], file: RunFile) -> None:
+def _run(arguments: argparse.Namespace, prompts: Sequence[Prompt], left: Sequence[Place], file: RunFile) -> None:
     most = max(arguments.concurrency)
     engine = EngineConfig(device=arguments.device, max_num_seqs=most, kv_cache_tokens=CONTEXT_TOKENS * most)
-    prompts = load_prompts(arguments.prompts_file)
+    last = {place.arm.name: place for place in left}
     with stage(ModelConfig(model=arguments.model, dtype=arguments.dtype), engine, say) as shared:
-        served = {arm.name: shared.serve(arm) for arm in arms}
+        served = {name: shared.serve(place.arm) for name, place in last.items()}
         say("warming up")
-        for place in {place.arm.name: place for place in left}.values():
+        for place in last.values():
             run_block(served[place.arm.name], place, _requests(arguments, prompts, place, served, WARM_UP_TOKENS))
         for number, place in enumerate(left, start=1):
             say(f"{number} of {len(left)}: round {place.round + 1}, {place.cell}, {place.arm.name}")

@@ -116,7 +116,7 @@ def start_draft(settings: DraftSettings) -> subprocess.Popen[bytes]:
     """A draft worker in a process of its own, which inherits this thread's cores."""
     text = TypeAdapter(DraftSettings).dump_json(settings).decode()
     command = [sys.executable, "-m", "replicas.draft_worker", "--settings", text]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command)
 
 
 @contextmanager
