@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fleet.generation import TokenLogprob
-from replicas.engine.block import Block, committed_block
+from replicas.engine.block import Block, LazySamples, committed_block
 from replicas.engine.judging import judged_block
 from replicas.engine.model import Model, Segment, allocation_failures
 from replicas.engine.sampling import Draw, Sample, Sampler, Unusable, UnusableLogits
@@ -73,16 +73,24 @@ class StepRunner:
 
         `rows` are each work's part of `logits`.
         """
-        judged = {
-            index: judged_block(self._sampler, work.drafted, own, _draws(work))
-            for index, (work, own) in enumerate(zip(works, rows, strict=True))
-            if work.drafted.distributions
-        }
-        others = [index for index in range(len(works)) if index not in judged]
-        samples = self._sample_all([works[index] for index in others], [rows[index] for index in others], logits)
-        for index, found in zip(others, samples, strict=True):
-            judged[index] = committed_block(works[index].drafted, found)
-        return [judged[index] for index in range(len(works))]
+        blocks: dict[int, Block] = {}
+        together: list[int] = []
+        for index, (work, own) in enumerate(zip(works, rows, strict=True)):
+            if work.drafted.distributions:
+                blocks[index] = judged_block(self._sampler, work.drafted, own, _draws(work))
+            elif work.drafted and not work.sequence.request.sampling.is_greedy:
+                blocks[index] = committed_block(work.drafted, self._lazy_samples(work, own))
+            else:
+                together.append(index)
+        samples = self._sample_all([works[index] for index in together], [rows[index] for index in together], logits)
+        for index, found in zip(together, samples, strict=True):
+            blocks[index] = committed_block(works[index].drafted, found)
+        return [blocks[index] for index in range(len(works))]
+
+    def _lazy_samples(self, work: Work, rows: Tensor) -> LazySamples:
+        """What is drawn costs by the row, so rows behind a disagreement are left alone."""
+        draws = _draws(work)
+        return LazySamples(len(draws), lambda row: self._sample(rows[row : row + 1], draws[row : row + 1])[0])
 
     def _compact(self, work: Work, block: Block) -> None:
         """Close the gaps that rejected nodes of a tree leave before accepted ones."""
@@ -92,7 +100,7 @@ class StepRunner:
             self._model.keep(sequence.extent.start + len(sequence.token_ids), block.path)
 
     def _sample_all(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[tuple[Sample | Unusable, ...]]:
-        """All rows of the step are sampled together; which ones belong together changes no token."""
+        """All rows of these works are sampled together; which ones belong together changes no token."""
         draws = [_draws(work) for work in works]
         flat = [draw for wanted in draws for draw in wanted]
         if flat and len(flat) < len(logits):  # the usual step samples every row, and megabytes need not be copied

@@ -10,10 +10,20 @@ arXiv 2408.07978: the bound is met by every exponential, or Gumbel, race).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from replicas.speculation.tree import ROOT, Draft
+
+Value = TypeVar("Value", covariant=True)
+
+
+class Rows(Protocol[Value]):
+    """One value per verified row; it may be found only when it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> Value: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +39,12 @@ class Acceptance:
         return len(self.path)
 
 
-def accept(draft: Draft, target: Sequence[int]) -> Acceptance:
+def accept(draft: Draft, target: Rows[int]) -> Acceptance:
     """Commit the target's draws from the root down, as long as a child guessed the draw.
 
     `target[0]` is the target's draw after the committed tokens and `target[i + 1]` its draw after node i and its
-    ancestors, so it has one entry more than the draft. Raises ValueError for any other length.
+    ancestors, so it has one entry more than the draft. Draws off the accepted branch are not looked at. Raises
+    ValueError for any other length.
     """
     if len(target) != len(draft) + 1:
         raise ValueError(f"{len(draft)} drafted tokens need {len(draft) + 1} target draws, not {len(target)}")
