@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from deploy.bench.document import write_into
-from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from deploy.bench.options import count
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, explain
 from fleet.errors import ConfigError
 from replicas.engine.model import Model, Segment
 from replicas.target_model import load_target
@@ -37,13 +40,13 @@ def step_seconds(
     stride = context + max(rows)
     _fill(model, max(sequences), stride, context)
     for repetition in range(repetitions + 1):
-        for count in sequences:
+        for width in sequences:
             for length in rows:
-                segments = [Segment(index * stride, context, (1,) * length, length) for index in range(count)]
+                segments = [Segment(index * stride, context, (1,) * length, length) for index in range(width)]
                 began = time.perf_counter()
                 model.forward(segments)
                 if repetition:
-                    found[count, length].append(time.perf_counter() - began)
+                    found[width, length].append(time.perf_counter() - began)
     return {key: statistics.median(values) for key, values in found.items()}
 
 
@@ -70,9 +73,9 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--context", type=int, default=256, help="tokens cached before the rows")
-    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--sequences", type=count, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--context", type=count, default=256, help="tokens cached before the rows")
+    parser.add_argument("--repetitions", type=count, default=10)
     parser.add_argument("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     arguments = parser.parse_args()
     try:
@@ -83,6 +86,8 @@ def main() -> None:
             write_into(arguments.into, MARKS, text)
     except ConfigError as error:
         raise SystemExit(str(error)) from error
+    except ValidationError as error:
+        raise SystemExit(explain(error)) from error
 
 
 def _measured(arguments: argparse.Namespace) -> Seconds:

@@ -17,6 +17,7 @@ from deploy.bench.document import write_into
 from deploy.bench.draft_ahead.recording import Recording, record
 from deploy.bench.draft_ahead.simulation import Times
 from deploy.bench.draft_ahead.tables import measured_table, simulated_table
+from deploy.bench.options import count
 from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Stage, stage, start_draft
 from deploy.bench.proposers.block import Measured, requests_of, run_block
@@ -46,6 +47,8 @@ def main() -> None:
             write_into(arguments.into, MARKS, text)
     except (ConfigError, DraftUnavailable) as error:
         raise SystemExit(str(error)) from error
+    except ValidationError as error:
+        raise SystemExit(explain(error)) from error
 
 
 def _tables(arguments: argparse.Namespace) -> list[str]:
@@ -121,10 +124,7 @@ def _record(
 def _speculative(arguments: argparse.Namespace, *, draft_ahead: bool) -> SpeculativeConfig:
     keys: dict[str, object] = {"model": str(arguments.draft)} if arguments.draft else {"layers": arguments.layers}
     fixed = {"method": "draft_model", "adaptive": False, "draft_threads": 1, "draft_ahead": draft_ahead}
-    try:
-        return SpeculativeConfig.model_validate({**keys, **fixed, "num_speculative_tokens": arguments.draft_tokens})
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from error
+    return SpeculativeConfig.model_validate({**keys, **fixed, "num_speculative_tokens": arguments.draft_tokens})
 
 
 def _two_cores() -> tuple[int, int]:
@@ -144,13 +144,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", default=DEFAULT_MODEL)
     add("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     add("--draft", type=Path, help="folder of a trained draft; without it the target's own first layers")
-    add("--layers", type=int, default=15)
-    add("--draft-tokens", type=int, default=4)
+    add("--layers", type=count, default=15)
+    add("--draft-tokens", type=count, default=4)
     add("--category", default="chat")
     add("--prompts-file", type=Path, default=SHIPPED_PROMPTS)
-    add("--tokens", type=int, default=256, help="most tokens of an answer")
-    add("--rounds", type=int, default=6, help="answers on each arm")
-    add("--traces", type=int, default=4, help="answers recorded for the simulation")
+    add("--tokens", type=count, default=256, help="most tokens of an answer")
+    add("--rounds", type=count, default=6, help="answers on each arm")
+    add("--traces", type=count, default=4, help="answers recorded for the simulation")
     add("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     return parser
 

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from deploy.bench.document import write_into
+from deploy.bench.options import count
 from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Served, stage
 from deploy.bench.proposers.block import requests_of, run_block
@@ -16,7 +19,7 @@ from deploy.bench.proposers.choice import NAMES, RULES, USELESS, arms_of
 from deploy.bench.proposers.plan import Arm, Cell, Place, places, prompts_of
 from deploy.bench.proposers.report import tables
 from deploy.bench.proposers.run_file import RunFile
-from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, explain
 from fleet.errors import ConfigError, DraftUnavailable
 from fleet.generation import GenerationRequest
 
@@ -38,6 +41,8 @@ def main() -> None:
             write_into(arguments.into, MARKS, text)
     except (ConfigError, DraftUnavailable) as error:
         raise SystemExit(str(error)) from error
+    except ValidationError as error:
+        raise SystemExit(explain(error)) from error
 
 
 def _measured(arguments: argparse.Namespace) -> list[str]:
@@ -114,22 +119,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--arm", action="append", default=[], help="one more: NAME=JSON with the keys of a path's 'speculative'")
     add("--categories", nargs="+", default=list(CATEGORIES), help="of the prompts")
     add("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
-    add("--concurrency", nargs="+", type=_count, default=[1, 4, 8])
-    add("--draft-tokens", type=_count, default=4, help="longest draft of the named proposers")
-    add("--tokens", type=_count, default=256, help="most tokens of an answer")
-    add("--prompts", type=_count, default=2, help="requests of a block for each one under way")
-    add("--rounds", type=_count, default=6, help="five or more give intervals")
+    add("--concurrency", nargs="+", type=count, default=[1, 4, 8])
+    add("--draft-tokens", type=count, default=4, help="longest draft of the named proposers")
+    add("--tokens", type=count, default=256, help="most tokens of an answer")
+    add("--prompts", type=count, default=2, help="requests of a block for each one under way")
+    add("--rounds", type=count, default=6, help="five or more give intervals")
     add("--prompts-file", type=Path, default=SHIPPED_PROMPTS, help="JSON lines; held out of all training")
     add("--results", type=Path, default=Path("build/proposers.jsonl"), help="measured blocks; a run goes on from them")
     add("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     return parser
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return count
 
 
 def say(line: str) -> None:

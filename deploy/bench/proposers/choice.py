@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -42,8 +42,8 @@ def arms_of(
 
 def _usual(name: str, folder: Path, tokens: int) -> Arm:
     if name == USELESS:
-        useless = SpeculativeConfig(method="draft_model", layers=USELESS_LAYERS, num_speculative_tokens=tokens)
-        return Arm(name, useless, DrillConfig(useless_draft=True))
+        useless = {"method": "draft_model", "layers": USELESS_LAYERS, "num_speculative_tokens": tokens}
+        return Arm(name, _checked(name, useless), DrillConfig(useless_draft=True))
     if name not in (*NAMES, *RULES):
         raise ConfigError(f"unknown proposer '{name}'; there are {', '.join((*NAMES, *RULES, USELESS))}")
     method, _, rule = name.partition("/")
@@ -70,7 +70,7 @@ def _from_json(text: str) -> Arm:
         raise ConfigError(f"arm '{name}': {explain(error)}") from error
 
 
-def _checked(name: str, keys: dict[str, object]) -> SpeculativeConfig:
+def _checked(name: str, keys: Mapping[str, object]) -> SpeculativeConfig:
     try:
         return SpeculativeConfig.model_validate(keys)
     except ValidationError as error:

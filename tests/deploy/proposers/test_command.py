@@ -55,6 +55,23 @@ def test_a_run_writes_its_tables_and_goes_on_with_more_rounds(
         run(monkeypatch, proposers, place, *small, "--rounds", "2", "--tokens", "7")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--concurrency", "2000"], "max_num_seqs"),
+        (["--categories", "poetry"], "no prompts of the category 'poetry'"),
+        (["--draft-tokens", "99"], "num_speculative_tokens"),
+    ],
+)
+def test_impossible_options_are_one_line_before_anything_is_loaded(
+    options: list[str], message: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    small = ["--proposers", "ngram", "--categories", "chat", "--results", str(tmp_path / "run.jsonl")]
+    with pytest.raises(SystemExit, match=message) as raised:
+        run(monkeypatch, proposers, place, *small, *options)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.slow
 def test_draft_ahead_is_measured_with_a_real_draft_process_and_simulated(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
