@@ -99,7 +99,9 @@ class StepRunner:
             assert sequence.extent is not None
             self._model.keep(sequence.extent.start + len(sequence.token_ids), block.path)
 
-    def _sample_all(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[tuple[Sample | Unusable, ...]]:
+    def _sample_all(
+        self, works: Items[Work], rows: Items[Tensor], logits: Tensor
+    ) -> list[tuple[Sample | Unusable, ...]]:
         """All rows of these works are sampled together; which ones belong together changes no token."""
         draws = [_draws(work) for work in works]
         flat = [draw for wanted in draws for draw in wanted]
