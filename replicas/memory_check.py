@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import torch
-from safetensors import SafetensorError, safe_open
 
 from fleet.errors import ConfigError
+from replicas.compatibility.stored import read_shapes
 from replicas.engine.decoder_config import load_config
 from replicas.engine.linear import compute_dtype
 from replicas.engine.model import kv_bytes_per_token
@@ -34,7 +33,7 @@ def check_memory(
     `beside_bytes` is what a head on the target needs in addition.
     """
     config = load_config(folder, layers=layers)
-    elements = sum(math.prod(shape) for name, shape in _tensor_shapes(folder) if _is_kept(name, layers))
+    elements = sum(math.prod(shape) for name, shape in read_shapes(folder).items() if _is_kept(name, layers))
     if config.tie_word_embeddings and device.type == "cpu":
         # The packed head is a copy of the embedding whose weights it otherwise shares.
         elements += config.vocab_size * config.hidden_size
@@ -48,17 +47,6 @@ def check_memory(
             f"KV cache {cache / GIB:.2f}{head}), {available / GIB:.2f} GiB available; "
             "lower kv_cache_gib or kv_cache_tokens, or take a smaller model or dtype"
         )
-
-
-def _tensor_shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every stored tensor, from the files' headers."""
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (not a mapping)
-                    yield name, tuple(tensors.get_slice(name).get_shape())
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{file} is not a readable safetensors file: {error}") from error
 
 
 def _is_kept(name: str, layers: int | None) -> bool:
