@@ -113,6 +113,7 @@ class Speculator:
 
     def settle(self, settled: Items[Settled], joined: Items[Sequence]) -> None:
         """After a step: choose the next lengths, tell the proposer what was committed and who has joined."""
+        joined = [sequence for sequence in joined if self._longest(sequence) > 0]
         for item in settled:
             self._lengths.observe_round(item.sequence.id, replace(item.round, drafted=item.depth))
         lengths = self._choose([*(item.sequence for item in settled), *joined])
@@ -122,8 +123,7 @@ class Speculator:
         if verdicts:
             self._proposer.settle(verdicts)
         for sequence in joined:
-            if self._longest(sequence) > 0:
-                self._open(sequence, lengths[sequence.id])
+            self._open(sequence, lengths[sequence.id])
 
     def close(self, sequences: Iterable[Sequence], reason: str) -> None:
         """Stop to speculate on sequences; one that is not open can only have been read."""

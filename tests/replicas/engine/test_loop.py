@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deploy.bench.growth import container_sizes
 from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Resume, SamplingParams
 from replicas.engine.model import Model, load_model
@@ -335,6 +336,20 @@ def test_all_can_be_failed_at_once() -> None:
     kinds = {result.failure.kind for result in rig.results.values() if result.failure}
     assert kinds == {FailureKind.SHUTTING_DOWN}
     assert all(result.failure for result in rig.results.values())
+
+
+@pytest.mark.parametrize("is_adaptive", [False, True])
+def test_nothing_is_kept_of_requests_that_have_ended(is_adaptive: bool) -> None:
+    rig = Rig(FakeModel(kv_tokens=300), proposer=NgramProposer(1, 2), is_adaptive=is_adaptive, must_answer=False)
+    before = container_sizes((rig.engine,))
+    plain = replace(GREEDY, max_tokens=8)
+    undrafted = replace(request("n0", plain), num_speculative_tokens=0)
+    rig.submit(request("answered", plain), undrafted, request("cancelled", plain))
+    for _ in range(3):
+        rig.step()
+    rig.engine.cancel(OWNER, ["cancelled"])
+    rig.run()
+    assert container_sizes((rig.engine,)) == before
 
 
 def test_unknown_ids_are_cancelled_in_vain() -> None:
