@@ -19,6 +19,8 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 HEAD_METHODS = ("eagle", "eagle3", "medusa")
 """Proposers that draft from the target's own states."""
+JUDGED_METHODS = ("draft_model", *HEAD_METHODS)
+"""Proposers that can name what they draw from; for a look-up both acceptance rules come to the same."""
 MAX_TREE_NODES = 256
 
 PathName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
@@ -77,7 +79,7 @@ class SpeculativeConfig(Section):
     )
     acceptance: Literal["coupled", "rejection"] = Field(
         "coupled",
-        description="coupled: the same tokens whatever drafts; rejection: the same distribution, for chains of heads.",
+        description="coupled: the same tokens whatever drafts; rejection: the same distribution.",
     )
     eagle_aux_layers: Literal["entering", "output"] = Field(
         "entering", description="eagle3: whether the head's layer ids name the states that enter or leave those layers."
@@ -119,9 +121,9 @@ class SpeculativeConfig(Section):
         return max(paths, default=len(self.tree))
 
     @model_validator(mode="after")
-    def _rejection_judges_chains(self) -> SpeculativeConfig:
-        if self.acceptance == "rejection" and (self.method not in HEAD_METHODS or self.tree is not None):
-            raise ValueError(f"acceptance 'rejection' judges chains of {', '.join(HEAD_METHODS)}, without a 'tree'")
+    def _rejection_knows_what_was_drawn_from(self) -> SpeculativeConfig:
+        if self.acceptance == "rejection" and self.method not in JUDGED_METHODS:
+            raise ValueError(f"acceptance 'rejection' judges drafts of {', '.join(JUDGED_METHODS)}, which are drawn")
         return self
 
     @model_validator(mode="after")

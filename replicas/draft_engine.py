@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from fleet.errors import OutOfMemory
 from replicas.engine.kv_extents import Extent, KvExtents
 from replicas.engine.model import Model, Segment
-from replicas.engine.sampling import Draw, Sampler, UnusableLogits
+from replicas.engine.sampling import Draw, Sampler
 from replicas.speculation.drafting import DraftedToken, DraftWork
 
 GROWTH_TOKENS = 64
@@ -101,38 +101,46 @@ class DraftEngine:
         return True
 
     def _forward(self, works: Sequence[DraftWork]) -> tuple[dict[int, DraftedToken], tuple[int, ...]]:
-        """Drafted tokens by sequence id, and the ids whose logits are no distribution."""
+        """Drafted tokens by sequence id, and the ids whose logits allow none."""
         segments = [
             Segment(self._held[work.sequence_id].start, work.position, work.token_ids, int(work.samples))
             for work in works
         ]
         logits = self._model.forward(segments).logits
         sampling = [work for work in works if work.samples]
-        try:
-            return self._sample(logits, sampling), ()
-        except UnusableLogits as error:
-            rows = [row for row in range(len(sampling)) if row not in error.reasons]
-            usable = [sampling[row] for row in rows]
-            bad = tuple(sampling[row].sequence_id for row in error.reasons)
-            return self._sample(logits[rows], usable), bad
+        drafted = self._sample(logits, sampling)
+        found = {sampling[row].sequence_id: token for row, token in drafted.items()}
+        return found, tuple(work.sequence_id for row, work in enumerate(sampling) if row not in drafted)
 
     def _sample(self, logits: Tensor, works: Sequence[DraftWork]) -> dict[int, DraftedToken]:
-        """The first choice of every row, and the second where the session may want to draft ahead on it."""
-        if not works:
-            return {}
+        """By row, where it allows one: the first choice, and the second where the session may draft ahead on it."""
         draws = [_draw(work) for work in works]
-        first = [sample.token_id for sample in self._sampler.sample(logits, draws)]
-        second: dict[int, int] = {}
-        rows = [row for row, work in enumerate(works) if work.wants_runner_up]
+        drafted = self._first_choices(logits, works, draws)
+        rows = [row for row in drafted if works[row].wants_runner_up]
         if rows:
             without = logits[rows]
-            without[range(len(rows)), [first[row] for row in rows]] = -inf
-            samples = self._sampler.sample(without, [draws[row] for row in rows])
-            second = dict(zip(rows, (sample.token_id for sample in samples), strict=True))
-        return {
-            work.sequence_id: DraftedToken(token, second.get(row))
-            for row, (work, token) in enumerate(zip(works, first, strict=True))
-        }
+            without[range(len(rows)), [drafted[row].token_id for row in rows]] = -inf
+            for row, second in self._drawn(without, rows, draws).items():
+                drafted[row] = replace(drafted[row], runner_up=second)
+        return drafted
+
+    def _first_choices(
+        self, logits: Tensor, works: Sequence[DraftWork], draws: Sequence[Draw]
+    ) -> dict[int, DraftedToken]:
+        named = [row for row, work in enumerate(works) if work.names_distribution]
+        coupled = [row for row, work in enumerate(works) if not work.names_distribution]
+        own = self._drawn(logits if not named else logits[coupled], coupled, draws)
+        drafted = {row: DraftedToken(token_id) for row, token_id in own.items()}
+        drafts = self._sampler.drafts(logits[named], [draws[row] for row in named], [1] * len(named)) if named else ()
+        for row, draft in zip(named, drafts, strict=True):
+            if draft is not None:
+                drafted[row] = DraftedToken(draft[0][0], distribution=draft[1])
+        return drafted
+
+    def _drawn(self, logits: Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> dict[int, int]:
+        """What the target's own noise draws from the logits of these rows, where they allow a token."""
+        found = self._sampler.candidates(logits, [draws[row] for row in rows], [1] * len(rows))
+        return {row: token_ids[0] for row, token_ids in zip(rows, found, strict=True) if token_ids}
 
 
 def _draw(work: DraftWork) -> Draw:

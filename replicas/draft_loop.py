@@ -20,6 +20,8 @@ LEASE_CHECK_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class SessionBegan:
     draft_ahead: bool
+    is_judged: bool
+    """Acceptance is by rejection."""
     send: Send
 
 
@@ -72,9 +74,10 @@ class DraftLoop:
 
     def _apply(self, event: SessionBegan | SessionEnded | SequenceMessage) -> None:
         match event:
-            case SessionBegan(draft_ahead, send):
+            case SessionBegan(draft_ahead, is_judged, send):
                 self._engine.release_all()
-                self._session, self._send = DraftSession(self._limits, draft_ahead=draft_ahead), send
+                self._session = DraftSession(self._limits, draft_ahead=draft_ahead, is_judged=is_judged)
+                self._send = send
             case SessionEnded():
                 self._engine.release_all()
                 self._session, self._send = None, None

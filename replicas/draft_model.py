@@ -59,6 +59,7 @@ def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: Engi
         revision=chosen.revision or "",
         max_model_len=model.max_model_len,
         max_draft_tokens=speculative.num_speculative_tokens,
+        names_distributions=True,
     )
     limits = DraftLimits(
         vocab_size=vocab_size,

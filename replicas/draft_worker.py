@@ -137,7 +137,7 @@ class DraftWorker:
         """Connect the stream and the drafting thread until the stream ends."""
         outbox: asyncio.Queue[Sequence[DraftMessage]] = asyncio.Queue()
         hand_over = _hand_over(outbox, self._identity.drill.draft_delay_ms / 1000)
-        self._draft_loop.put(SessionBegan(welcome.draft_ahead, hand_over))
+        self._draft_loop.put(SessionBegan(welcome.draft_ahead, welcome.wants_distributions, hand_over))
         self._connected.set()
         sending = asyncio.create_task(self._send_all(stream, outbox))
         try:

@@ -12,6 +12,7 @@ from fleet.config import DrillConfig
 from replicas.engine.scheduler import Work
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Proposer, ProposerState, Want
+from replicas.speculation.rejection import Sparse
 
 MORE_THAN_THERE_IS = 2**60
 """Bytes."""
@@ -69,4 +70,7 @@ class DrilledProposer:
 def spoil(proposal: Proposal, vocab_size: int) -> Proposal:
     """The proposal with valid tokens that have nothing to do with the text."""
     shift = vocab_size // 2
-    return replace(proposal, token_ids=tuple((token + shift) % vocab_size for token in proposal.token_ids))
+    token_ids = tuple((token + shift) % vocab_size for token in proposal.token_ids)
+    # A judged draft must have been drawn from what it names.
+    distributions = tuple(map(Sparse.certain, token_ids)) if proposal.distributions else ()
+    return replace(proposal, token_ids=token_ids, distributions=distributions)

@@ -8,6 +8,7 @@ from fleet.clock import Clock
 from fleet.config import DrillConfig, ModelConfig, SpeculativeConfig
 from replicas.drill import DrilledProposer
 from replicas.engine.features import FeatureReader
+from replicas.engine.judging import was_drawn
 from replicas.engine.model import Segment
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import SpeculationPolicy
@@ -85,9 +86,14 @@ async def remote_draft(
         tokenizer_hash=target.tokenizer.content_hash,
         vocab_size=target.tokenizer.vocab_size,
         max_model_len=target.model.max_model_len,
+        wants_distributions=config.acceptance == "rejection",
     )
     settings = TargetSettings(
-        identity, config.deadline_floor_ms / 1000, config.deadline_ceiling_ms / 1000, config.draft_ahead
+        identity,
+        config.deadline_floor_ms / 1000,
+        config.deadline_ceiling_ms / 1000,
+        config.draft_ahead,
+        was_drawn if identity.wants_distributions else None,
     )
     server = VerifyServer(settings, clock)
     address = await server.start(host, config.tls)

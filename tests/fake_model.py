@@ -53,6 +53,10 @@ class FakeModel:
         assert None not in context, "a place was read before it was written"
         if context[-1] in self.poisoned:
             return torch.full((self.vocab_size,), torch.nan)
+        return self.logits_after(context)
+
+    def logits_after(self, context: Sequence[int | None]) -> Tensor:
+        """What follows the tokens that a row sees."""
         digest = hashlib.blake2b(repr(context).encode(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
         return 3.0 * torch.randn(self.vocab_size, generator=generator)

@@ -8,6 +8,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -20,6 +21,7 @@ from deploy.bench.bare_stream import bare_rounds, loop_in_thread, timed_rounds
 from fleet.clock import SystemClock
 from fleet.errors import DraftUnavailable
 from fleet.generation import SamplingParams
+from replicas.engine.sampling import DRAFT_TOKENS
 from replicas.speculation.messages import (
     PROTOCOL_VERSION,
     Closing,
@@ -31,6 +33,7 @@ from replicas.speculation.messages import (
 )
 from replicas.speculation.pairing import Identity
 from replicas.speculation.proposer import ProposerHealth, Want
+from replicas.speculation.rejection import Sparse
 from replicas.speculation.target_session import TargetSettings
 from replicas.verify_rpc.client import dial
 from replicas.verify_rpc.codec import draft_frame, draft_message_from, target_frame, target_message_from
@@ -155,11 +158,15 @@ def _proposals(message: SequenceMessage) -> tuple[Proposal, ...]:
             )
 
 
-def codec_seconds(sequences: int, repetitions: int = 500) -> float:
-    """Seconds of CPU that both ends spend on one round's two frames: message to bytes and back, no wire."""
+def codec_seconds(sequences: int, repetitions: int = 500, *, support: int = 0) -> float:
+    """Seconds of CPU that both ends spend on one round's two frames: message to bytes and back, no wire.
+
+    With a `support` every token names a distribution over so many tokens, as acceptance by rejection needs.
+    """
     keys = range(sequences)
     verdicts = tuple(SequenceVerdict(key, 1, 100, 2, (7, 8, 9), DRAFT_LENGTH) for key in keys)
-    proposals = _proposals(verdicts)
+    named = (Sparse(tuple(range(support)), (1 / support,) * support),) * DRAFT_LENGTH if support else ()
+    proposals = tuple(replace(item, distributions=named) for item in _proposals(verdicts))
     began = time.process_time()
     for _ in range(repetitions):
         target_message_from(TargetFrame.FromString(target_frame(verdicts).SerializeToString()))
@@ -173,12 +180,13 @@ def main(
 ) -> None:
     """Measure the cost of a verify round beside a bare gRPC stream."""
     table = Table(title="verify round: wire alone, codec alone, and the whole round with session and engine thread")
-    for heading in ("sequences", "ms between rounds", "wire p50 ms", "p95", "codec ms", "round p50 ms", "p95"):
+    for heading in ("sequences", "ms between rounds", "wire p50 ms", "p95", "codec ms", "named", "round p50 ms", "p95"):
         table.add_column(heading, justify="right")
     for count in sequences or SEQUENCES:
         for pause in PAUSES_SECONDS:
             ours, bare = measure(count, rounds, pause)
-            figures = (*np.percentile(bare, (50, 95)), codec_seconds(count), *np.percentile(ours, (50, 95)))
+            codec = (codec_seconds(count), codec_seconds(count, support=DRAFT_TOKENS))
+            figures = (*np.percentile(bare, (50, 95)), *codec, *np.percentile(ours, (50, 95)))
             table.add_row(str(count), f"{1000 * pause:g}", *(f"{1000 * value:.2f}" for value in figures))
     Console().print(table)
 

@@ -7,30 +7,56 @@ from collections.abc import Sequence as Items
 from torch import Tensor
 
 from replicas.engine.block import Block
-from replicas.engine.noise import Purpose, coin
+from replicas.engine.noise import Purpose, coin, stream_key
 from replicas.engine.race import draw as draw_from
+from replicas.engine.race import draw_sparse
 from replicas.engine.sampling import Draw, Sampler, UnusableLogits
-from replicas.speculation.rejection import is_accepted, residual
+from replicas.speculation.messages import Opening, Proposal
+from replicas.speculation.rejection import first_accepted
 from replicas.speculation.tree import Draft
 
 
 def judged_block(sampler: Sampler, draft: Draft, logits: Tensor, draws: Items[Draw]) -> Block:
-    """Judge a chain that brings its distributions; `logits` [len(draft) + 1, V] and `draws` are row by row."""
+    """Judge a draft that brings its distributions; `logits` [len(draft) + 1, V] and `draws` are row by row."""
     try:
-        committed = _committed(sampler, draft, logits, draws)
+        path, committed = _walk(sampler, draft, logits, draws)
     except UnusableLogits as error:
         return Block(unusable=error.reasons[0])
     asked = draws[0].sampling.logprobs
-    logprobs = () if asked is None else tuple(sampler.logprobs(logits[: len(committed)], committed, asked))
-    return Block(tuple(committed), logprobs, tuple(range(len(committed) - 1)))
+    rows = [0, *(node + 1 for node in path)]
+    logprobs = () if asked is None else tuple(sampler.logprobs(logits[rows], committed, asked))
+    return Block(tuple(committed), logprobs, tuple(path))
 
 
-def _committed(sampler: Sampler, draft: Draft, logits: Tensor, draws: Items[Draw]) -> list[int]:
-    """Rows behind a rejection are never looked at: they follow tokens that never were."""
+def was_drawn(opening: Opening, proposal: Proposal) -> bool:
+    """Whether each token is what its distribution gives with the draft's own noise: a `tracked.DrawCheck`.
+
+    The rule keeps the target's distribution only for tokens that were drawn from what is named. A draft that rounds,
+    mixes rows up, or names one distribution and draws from another would bend the answers without a sign; drawing
+    again finds it out.
+    """
+    seed, choice = opening.sampling.seed, opening.choice_index
+    first = proposal.base_length - opening.prompt_length
+    pairs = enumerate(zip(proposal.token_ids, proposal.distributions, strict=True), start=first)
+    return all(
+        draw_sparse(q, stream_key(seed, choice, position, Purpose.DRAFT)) == (token_id,)
+        for position, (token_id, q) in pairs
+    )
+
+
+def _walk(sampler: Sampler, draft: Draft, logits: Tensor, draws: Items[Draw]) -> tuple[list[int], list[int]]:
+    """The accepted nodes and the committed tokens. Rows off the branch follow tokens that never were."""
+    path: list[int] = []
     committed: list[int] = []
-    for row, (token_id, q) in enumerate(zip(draft.token_ids, draft.distributions, strict=True)):
-        p = sampler.probabilities(logits[row], draws[row]).numpy()
-        if not is_accepted(token_id, p, q, coin(draws[row].key(Purpose.COIN))):
-            return [*committed, draw_from(residual(p, q), draws[row].key(Purpose.RECOVERY))]
-        committed.append(token_id)
-    return [*committed, sampler.sample(logits[-1:], draws[-1:])[0].token_id]
+    row = 0
+    while children := draft.children(row - 1):
+        p, key = sampler.probabilities(logits[row], draws[row]).numpy(), draws[row].key(Purpose.COIN)
+        token_ids = [draft.token_ids[child] for child in children]
+        coins = [coin(key, index) for index in range(len(children))]
+        taken, left = first_accepted(token_ids, p, draft.distributions[children[0]], coins)
+        if taken is None:
+            return path, [*committed, draw_from(left, draws[row].key(Purpose.RECOVERY))]
+        path.append(children[taken])
+        committed.append(token_ids[taken])
+        row = children[taken] + 1
+    return path, [*committed, sampler.sample(logits[row : row + 1], draws[row : row + 1])[0].token_id]

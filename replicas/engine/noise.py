@@ -45,9 +45,9 @@ def stream_key(seed: int, choice_index: int, position: int, purpose: Purpose = P
     return key
 
 
-def coin(key: int) -> float:
-    """One uniform number in (0, 1)."""
-    return ((_mixed(key) >> (64 - UNIFORM_BITS)) + 0.5) * 0.5**UNIFORM_BITS
+def coin(key: int, index: int = 0) -> float:
+    """One uniform number in (0, 1); those of other indexes are independent of it."""
+    return ((_mixed(key + index * GOLDEN_GAMMA) >> (64 - UNIFORM_BITS)) + 0.5) * 0.5**UNIFORM_BITS
 
 
 def exponentials(key: int, token_ids: Ids) -> Floats:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fleet.generation import SamplingParams
 from replicas.engine.noise import BLOCK_TOKENS, Floats, Ids, exponentials, smallest_of_blocks
+from replicas.speculation.rejection import Sparse
 
 Logits = NDArray[np.float32]
 
@@ -51,8 +52,31 @@ def ranking(row: Logits, sampling: SamplingParams, key: int, count: int) -> tupl
 
 def draw(probabilities: Floats, key: int) -> int:
     """The token drawn from probabilities [V]."""
-    token_ids = np.flatnonzero(probabilities)
-    return int(token_ids[(np.log(probabilities[token_ids]) - np.log(exponentials(key, token_ids))).argmax()])
+    with np.errstate(divide="ignore"):
+        row = np.log(probabilities)
+    token_ids = _contenders(row, 1.0, key)
+    return int(token_ids[_noisy(row, token_ids, 1.0, key).argmax()])
+
+
+def draw_sparse(distribution: Sparse, key: int, count: int = 1) -> tuple[int, ...]:
+    """Up to `count` tokens drawn from a sparse distribution one after the other, without putting back.
+
+    Whoever knows distribution and key can draw them again.
+    """
+    token_ids = np.array(distribution.token_ids)
+    scores = np.log(distribution.weights) - np.log(exponentials(key, token_ids))
+    return tuple(token_ids[np.argsort(-scores, kind="stable")[:count]].tolist())
+
+
+def likeliest(row: Logits, sampling: SamplingParams, count: int) -> Sparse:
+    """The distribution that `race` draws with, cut to its `count` likeliest tokens and rounded to float32."""
+    token_ids = survivors(row, sampling)
+    if token_ids is None:
+        token_ids = np.arange(len(row))
+    if len(token_ids) > count:
+        token_ids = token_ids[np.argpartition(row[token_ids], -count)[-count:]]
+    weights = np.exp((row[token_ids].astype(np.float64) - row.max()) / sampling.temperature)
+    return Sparse.rounded(token_ids.tolist(), (weights / weights.sum()).tolist())
 
 
 def distribution(row: Logits, sampling: SamplingParams) -> Floats:
@@ -110,7 +134,7 @@ def _nucleus_floor(logits: Logits, temperature: float, top_p: float) -> float:
         depth = 2 * depth if depth < LAST_DEPTH else math.inf
 
 
-def _contenders(row: Logits, temperature: float, key: int, count: int = 1) -> Ids:
+def _contenders(row: Logits | Floats, temperature: float, key: int, count: int = 1) -> Ids:
     """Ids, ascending, of tokens among which the first `count` of the race over the whole vocabulary are.
 
     No token does better than it would with the smallest exponential of its block. The blocks whose best token promises
@@ -130,7 +154,7 @@ def _contenders(row: Logits, temperature: float, key: int, count: int = 1) -> Id
     return contenders
 
 
-def _noisy(row: Logits, token_ids: Ids, temperature: float, key: int) -> Floats:
+def _noisy(row: Logits | Floats, token_ids: Ids, temperature: float, key: int) -> Floats:
     """What the race compares: log-probability up to a constant, minus the logarithm of the noise: [n]."""
     return row[token_ids].astype(np.float64) / temperature - np.log(exponentials(key, token_ids))
 

@@ -18,8 +18,7 @@ from fleet.errors import FleetError
 from fleet.generation import SamplingParams, TokenLogprob
 from replicas.engine.adjustments import adjusted, is_adjusted
 from replicas.engine.noise import Purpose, stream_key
-from replicas.engine.race import Logits, distribution, race, ranking
-from replicas.engine.race import draw as draw_from
+from replicas.engine.race import Logits, distribution, draw_sparse, likeliest, race, ranking
 from replicas.speculation.rejection import Sparse
 
 DRAFT_TOKENS = 64
@@ -90,8 +89,8 @@ class Sampler:
         logits = logits[:, : self._vocab_size]
         total = logits.logsumexp(-1, keepdim=True)
         chosen = logits.gather(1, torch.tensor(token_ids, device=logits.device)[:, None]) - total
-        likeliest = logits.topk(min(top, self._vocab_size))
-        alternatives = zip(likeliest.indices.tolist(), (likeliest.values - total).tolist(), strict=True)
+        best = logits.topk(min(top, self._vocab_size))
+        alternatives = zip(best.indices.tolist(), (best.values - total).tolist(), strict=True)
         return [
             TokenLogprob(token_id, logprob, tuple(zip(ids, logprobs, strict=True)))
             for token_id, logprob, (ids, logprobs) in zip(token_ids, chosen[:, 0].tolist(), alternatives, strict=True)
@@ -123,28 +122,27 @@ class Sampler:
         on_host = logits.numpy(force=True)
         return [self._ranked(on_host[row], draw, counts[row]) for row, draw in enumerate(draws)]
 
-    def drafts(self, logits: Tensor, draws: Sequence[Draw]) -> list[tuple[int, Sparse] | None]:
-        """For a draft that the rejection rule judges: each row's token and exactly what it was drawn from.
+    def drafts(
+        self, logits: Tensor, draws: Sequence[Draw], counts: Sequence[int]
+    ) -> list[tuple[tuple[int, ...], Sparse] | None]:
+        """For a draft that the rejection rule judges: up to `counts[row]` tokens of each row, and exactly what they
+        were drawn from, one after the other without putting back.
 
         That is the row's distribution cut to its `DRAFT_TOKENS` likeliest tokens. None where nothing may follow.
         """
         on_host = logits[:, : self._vocab_size].numpy(force=True)
-        return [self._draft(on_host[row], draw) for row, draw in enumerate(draws)]
+        return [self._draft(on_host[row], draw, counts[row]) for row, draw in enumerate(draws)]
 
-    def _draft(self, row: Logits, draw: Draw) -> tuple[int, Sparse] | None:
+    def _draft(self, row: Logits, draw: Draw, count: int) -> tuple[tuple[int, ...], Sparse] | None:
         row = self._adjusted(row, draw)
         if not math.isfinite(row.max()):
             return None
         if draw.sampling.is_greedy:
-            token_id = int(row.argmax())
-            return token_id, Sparse.certain(token_id)
-        probabilities = distribution(row, draw.sampling)
-        likeliest = np.argsort(-probabilities, kind="stable")[:DRAFT_TOKENS]
-        likeliest = likeliest[probabilities[likeliest] > 0.0]
-        cut = np.zeros_like(probabilities)
-        cut[likeliest] = probabilities[likeliest] / probabilities[likeliest].sum()
-        token_id = draw_from(cut, draw.key(Purpose.DRAFT))
-        return token_id, Sparse(tuple(likeliest.tolist()), tuple(cut[likeliest].tolist()))
+            # The target's distribution is one token too: what the others are said to weigh changes nothing.
+            token_ids = _highest(row, count)
+            return token_ids, Sparse.rounded(token_ids, (1 / len(token_ids),) * len(token_ids))
+        cut = likeliest(row, draw.sampling, DRAFT_TOKENS)
+        return draw_sparse(cut, draw.key(Purpose.DRAFT), count), cut
 
     def _token_ids(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
         token_ids = self._drawn(logits, draws)

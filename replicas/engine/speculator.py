@@ -172,8 +172,7 @@ class Speculator:
         draft = Draft(proposal.token_ids, proposal.parents, proposal.distributions)
         if not draft.is_tree:
             draft = draft.first(want.max_tokens)
-        is_usable = draft.is_sound() and draft.depth <= want.max_tokens
-        return draft if is_usable and all(0 <= token < self._vocab_size for token in draft.token_ids) else NO_DRAFT
+        return draft if draft.is_sound(self._vocab_size) and draft.depth <= want.max_tokens else NO_DRAFT
 
 
 def _verdict(item: Settled, next_draft_length: int) -> SequenceVerdict:

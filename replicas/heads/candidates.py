@@ -18,7 +18,7 @@ class Candidates:
 
     token_ids: tuple[int, ...] = ()
     distribution: Sparse | None = None
-    """What the only one was drawn from, where the rejection rule is to judge it."""
+    """What they were drawn from, in this order and without putting back, where the rejection rule is to judge them."""
 
 
 class Picker(Protocol):
@@ -40,10 +40,10 @@ class CoupledPicker:
 
 @dataclass(frozen=True, slots=True)
 class IndependentPicker:
-    """One token a row, drawn with noise of its own, and what it was drawn from: for chains."""
+    """Draws with noise of its own, and says what from."""
 
     sampler: Sampler
 
     def pick(self, logits: Tensor, draws: Sequence[Draw], counts: Sequence[int]) -> list[Candidates]:
-        drafts = self.sampler.drafts(logits, draws)
-        return [Candidates() if draft is None else Candidates((draft[0],), draft[1]) for draft in drafts]
+        drafts = self.sampler.drafts(logits, draws, counts)
+        return [Candidates() if draft is None else Candidates(*draft) for draft in drafts]

@@ -57,9 +57,12 @@ class Growth:
         return tokens
 
     def add(self, parent: int, candidates: Candidates) -> None:
-        """Hang a node's candidates, likeliest first, where the tree has children for them."""
-        for child in self.tree.children(parent):
-            rank = self.tree.ranks[child]
+        """Hang a node's candidates, likeliest first, where the tree has children for them.
+
+        Judged ones are taken as they were drawn, none left out: what a later one was drawn from depends on it.
+        """
+        for place, child in enumerate(self.tree.children(parent)):
+            rank = place if candidates.distribution else self.tree.ranks[child]
             if rank < len(candidates.token_ids):
                 self.numbers[child] = len(self.token_ids)
                 self.token_ids.append(candidates.token_ids[rank])

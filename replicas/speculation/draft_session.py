@@ -38,9 +38,11 @@ class DraftLimits:
 class DraftSession:
     """All sequences that one target has opened at this draft."""
 
-    def __init__(self, limits: DraftLimits, *, draft_ahead: bool) -> None:
+    def __init__(self, limits: DraftLimits, *, draft_ahead: bool, is_judged: bool = False) -> None:
+        """`is_judged`: the target accepts by rejection and wants to know what tokens were drawn from."""
         self._limits = limits
         self._draft_ahead = draft_ahead
+        self._is_judged = is_judged
         self._sequences: dict[int, Drafting] = {}
         self._released: list[int] = []
         self._lost: dict[int, int] = {}
@@ -133,6 +135,7 @@ class DraftSession:
             asked=asked,
             asked_at=now,
             touched_at=now,
+            is_judged=self._is_judged,
             is_owing=asked > 0,
             output=list(opening.token_ids[opening.prompt_length :]),
         )

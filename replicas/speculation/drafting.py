@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from fleet.generation import SamplingParams
 from replicas.speculation.messages import Opening, Proposal
+from replicas.speculation.rejection import Sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class DraftWork:
     samples: bool
     """False for a chunk in the middle of a prompt."""
     wants_runner_up: bool
+    names_distribution: bool
+    """Draw with the draft's own noise and name what from, as acceptance by rejection needs; else with the target's."""
     sampling: SamplingParams
     choice_index: int
     prompt_token_ids: Sequence[int]
@@ -37,6 +41,7 @@ class DraftedToken:
 
     token_id: int
     runner_up: int | None = None
+    distribution: Sparse | None = None
 
 
 @dataclass(slots=True)
@@ -48,6 +53,9 @@ class Drafting:
     asked: int
     asked_at: float
     touched_at: float
+    is_judged: bool = False
+    """Acceptance is by rejection: what is proposed names what it was drawn from. What only guesses at the target's own
+    draw, the bonus or a recovered token, does not, and is never proposed."""
     is_owing: bool = True
     is_refused: bool = False
     """The cache had no room: answered with empty proposals until some is freed."""
@@ -92,6 +100,8 @@ class Drafting:
         )
         self.output += committed
         self.guess = survivor[count:]
+        if self.is_judged:
+            self.guess = list(takewhile(lambda drafted: drafted.distribution is not None, self.guess))
         agreed = base + _common_prefix(followed, [*committed, *_ids(self.guess)])
         self.cached = min(self.cached, agreed, self.committed_length + len(self.guess) - 1)
         self.finished, self.branch = [], None
@@ -110,6 +120,7 @@ class Drafting:
             token_ids=feed[:limit],
             samples=len(feed) <= limit,
             wants_runner_up=draft_ahead,
+            names_distribution=self.is_judged and (self.branch is not None or len(self.guess) != self.asked),
             sampling=self.opening.sampling,
             choice_index=self.opening.choice_index,
             prompt_token_ids=self.opening.token_ids[: self.opening.prompt_length],
@@ -130,14 +141,15 @@ class Drafting:
     def propose(self, now: float) -> Proposal:
         """Answer what was asked; afterwards nothing is owed."""
         self.is_owing = False
-        tokens = () if self.is_refused else tuple(_ids(self.guess)[: min(self.asked, self.room)])
+        proposed = [] if self.is_refused else self.guess[: min(self.asked, self.room)]
         return Proposal(
             sequence_id=self.opening.sequence_id,
             epoch=self.opening.epoch,
             base_length=self.committed_length,
-            token_ids=tokens,
+            token_ids=tuple(_ids(proposed)),
             draft_seconds=now - self.asked_at,
             was_ready=self.was_ready,
+            distributions=tuple(drafted.distribution for drafted in proposed if drafted.distribution is not None),
         )
 
     def look_ahead(self) -> bool:

@@ -27,6 +27,8 @@ class Hello:
     revision: str
     max_model_len: int
     max_draft_tokens: int
+    names_distributions: bool = False
+    """It can say what it drew each token from. Drafts older than the question cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Welcome:
     protocol_version: int
     model: str
     draft_ahead: bool
+    wants_distributions: bool = False
+    """Acceptance by rejection: draw with noise of the draft's own, and name what was drawn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Proposal:
     parents: tuple[int, ...] = ()
     """Of a tree, as in `tree.Draft`; empty for a chain. Only proposers in the target's process draft trees."""
     distributions: tuple[Sparse, ...] = ()
-    """What each token was drawn from, as in `tree.Draft`; as yet only from proposers in the target's process."""
+    """What each token was drawn from, as in `tree.Draft`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class Identity:
     vocab_size: int
     """Tokens of the tokenizer; a model's padding beyond it does not count."""
     max_model_len: int
+    wants_distributions: bool = False
+    """Acceptance by rejection: a draft must name what it drew from."""
 
 
 def find_mismatch(target: Identity, hello: Hello) -> str | None:
@@ -29,6 +31,8 @@ def find_mismatch(target: Identity, hello: Hello) -> str | None:
         )
     if hello.tokenizer_hash != target.tokenizer_hash:
         return f"the tokenizers of {hello.model} and {target.model} have the same size but different tokens"
+    if target.wants_distributions and not hello.names_distributions:
+        return f"{hello.model} cannot name what it draws from, as acceptance 'rejection' needs: update the draft worker"
     if hello.max_model_len < 1 or hello.max_draft_tokens < 1:
         return f"{hello.model} cannot draft: context {hello.max_model_len}, draft tokens {hello.max_draft_tokens}"
     return None

@@ -30,7 +30,7 @@ from replicas.speculation.messages import (
 from replicas.speculation.pairing import Identity, find_mismatch
 from replicas.speculation.proposer import ProposerHealth, ProposerState, Want
 from replicas.speculation.round_timer import RoundTimer
-from replicas.speculation.tracked import ItemFit, Tracked
+from replicas.speculation.tracked import DrawCheck, ItemFit, Tracked
 
 SMOOTHING = 1 / 8
 
@@ -43,6 +43,8 @@ class TargetSettings:
     deadline_floor_seconds: float
     deadline_ceiling_seconds: float
     draft_ahead: bool = False
+    was_drawn: DrawCheck | None = None
+    """Where acceptance is by rejection, which holds only for tokens drawn as the draft says."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class SessionCounters:
     stale: int = 0
     duplicate: int = 0
     wrong: int = 0
-    """Items that named impossible tokens, counts or positions; each quarantines its sequence."""
+    """Items with impossible tokens, counts, positions or distributions; each quarantines its sequence."""
     empty: int = 0
     """Answers without a token: the draft's context or cache is full."""
     reopened: int = 0
@@ -91,7 +93,8 @@ class TargetSession:
         self.lose()
         self._draft = hello
         self._heard_at = now
-        return Welcome(PROTOCOL_VERSION, self._settings.identity.model, self._settings.draft_ahead)
+        identity = self._settings.identity
+        return Welcome(PROTOCOL_VERSION, identity.model, self._settings.draft_ahead, identity.wants_distributions)
 
     def lose(self) -> None:
         """The draft is gone, and with it all that it knew; decode on alone."""
@@ -256,7 +259,7 @@ class TargetSession:
         if sequence is None or sequence.is_quarantined:
             self.counters.stale += 1
             return
-        fit = sequence.examine(proposal, self._settings.identity.vocab_size)
+        fit = sequence.examine(proposal, self._settings.identity.vocab_size, self._settings.was_drawn)
         if fit in (ItemFit.FRESH, ItemFit.STALE) and proposal.epoch == sequence.epoch:
             self._learn(sequence.take_round_time(proposal.base_length, now), proposal)
         match fit:
@@ -330,4 +333,5 @@ def _for_engine(proposal: Proposal, want: Want) -> Proposal:
         token_ids=proposal.token_ids[: want.max_tokens],
         draft_seconds=proposal.draft_seconds,
         was_ready=proposal.was_ready,
+        distributions=proposal.distributions[: want.max_tokens],
     )

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from typing import Protocol
 
 from replicas.speculation.messages import Opening, Proposal
+from replicas.speculation.tree import Draft
 
 REMEMBERED_ROUNDS = 8
 """Questions whose late answers still count as samples of the round time."""
+
+
+class DrawCheck(Protocol):
+    """Draws again what a draft says it drew."""
+
+    def __call__(self, opening: Opening, proposal: Proposal) -> bool:
+        """Whether every token is the one that its distribution gives with the noise that is the draft's to use."""
 
 
 class ItemFit(Enum):
@@ -80,17 +89,25 @@ class Tracked:
             self.unanswered_since = now
         self._asked_rounds.append((len(self.token_ids), now))
 
-    def examine(self, proposal: Proposal, vocab_size: int) -> ItemFit:
-        """Judge an item before anything of it is believed."""
+    def examine(self, proposal: Proposal, vocab_size: int, was_drawn: DrawCheck | None) -> ItemFit:
+        """Judge an item before anything of it is believed; `was_drawn` where acceptance is by rejection."""
         if proposal.epoch < self.epoch or not self.is_told:
             return ItemFit.STALE
         if proposal.epoch > self.epoch or proposal.base_length > len(self.token_ids):
             return ItemFit.WRONG
         if proposal.base_length < len(self.token_ids):
             return ItemFit.STALE
-        if len(proposal.token_ids) > self.asked or any(not 0 <= token < vocab_size for token in proposal.token_ids):
+        if not self._is_usable(proposal, vocab_size, was_drawn):
             return ItemFit.WRONG
         return ItemFit.FRESH if self.proposal is None else ItemFit.DUPLICATE
+
+    def _is_usable(self, proposal: Proposal, vocab_size: int, was_drawn: DrawCheck | None) -> bool:
+        draft = Draft(proposal.token_ids, proposal.parents, proposal.distributions)
+        if len(draft) > self.asked or draft.is_tree or not draft.is_sound(vocab_size):
+            return False
+        if was_drawn is None:
+            return not draft.distributions
+        return len(draft.distributions) == len(draft) and was_drawn(self.opening, proposal)
 
     def take_round_time(self, base_length: int, now: float) -> float | None:
         """Seconds from the question to this answer; None for the first, which includes reading the prompt."""

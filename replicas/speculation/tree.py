@@ -104,7 +104,8 @@ class Draft:
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     distributions: tuple[Sparse, ...] = ()
-    """Of a chain that the rejection rule is to judge: what each token was drawn from. Empty: the coupled rule."""
+    """Where the rejection rule is to judge: what each token was drawn from. Siblings, in their order, were drawn from
+    the same without putting back. Empty: the coupled rule."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -120,6 +121,10 @@ class Draft:
 
     def parent(self, node: int) -> int:
         return self.parents[node] if self.parents else node - 1
+
+    def children(self, parent: int) -> list[int]:
+        """Nodes right below a node or ROOT."""
+        return [node for node in range(len(self.token_ids)) if self.parent(node) == parent]
 
     def depths(self) -> list[int]:
         found: list[int] = []
@@ -140,14 +145,28 @@ class Draft:
             node = self.parent(node)
         return tuple(reversed(tokens))
 
-    def is_sound(self) -> bool:
-        """Whether every node has one parent that comes before it, and in a judged chain its distribution."""
-        if self.distributions and (self.parents or len(self.distributions) != len(self.token_ids)):
+    def is_sound(self, vocab_size: int) -> bool:
+        """Whether all tokens are below `vocab_size`, every node's one parent comes before it, and where distributions
+        are named, the tokens could have been drawn from them."""
+        if not all(0 <= token_id < vocab_size for token_id in self.token_ids):
             return False
-        if not self.parents:
-            return True
-        pairs = enumerate(self.parents)
-        return len(self.parents) == len(self.token_ids) and all(ROOT <= parent < node for node, parent in pairs)
+        if self.parents and len(self.parents) != len(self.token_ids):
+            return False
+        if not all(ROOT <= parent < node for node, parent in enumerate(self.parents)):
+            return False
+        return not self.distributions or self._is_judgeable(vocab_size)
+
+    def _is_judgeable(self, vocab_size: int) -> bool:
+        if len(self.distributions) != len(self.token_ids):
+            return False
+        families = (self.children(parent) for parent in {self.parent(node) for node in range(len(self.token_ids))})
+        return all(self._were_drawn_together(siblings, vocab_size) for siblings in families)
+
+    def _were_drawn_together(self, siblings: Sequence[int], vocab_size: int) -> bool:
+        q = self.distributions[siblings[0]]
+        tokens = {self.token_ids[node] for node in siblings}
+        is_shared = all(self.distributions[node] == q for node in siblings)
+        return is_shared and len(tokens) == len(siblings) and tokens <= set(q.token_ids) and q.is_sound(vocab_size)
 
 
 NO_DRAFT = Draft()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, islice
+from typing import TypeVar
 
 from fleet.errors import ProtocolViolation
 from fleet.token_codec import sampling_from_wire, sampling_to_wire
@@ -20,7 +22,10 @@ from replicas.speculation.messages import (
     TargetMessage,
     Welcome,
 )
+from replicas.speculation.rejection import Sparse
 from replicas.verify_rpc import verify_pb2 as pb
+
+Item = TypeVar("Item")
 
 
 def draft_frame(message: DraftMessage) -> pb.DraftFrame:
@@ -49,9 +54,8 @@ def draft_message_from(frame: pb.DraftFrame) -> DraftMessage:
 
 def target_frame(message: TargetMessage) -> pb.TargetFrame:
     match message:
-        case Welcome(version, model, draft_ahead):
-            welcome = pb.Welcome(protocol_version=version, model=model, draft_ahead=draft_ahead)
-            return pb.TargetFrame(welcome=welcome)
+        case Welcome():
+            return pb.TargetFrame(welcome=_welcome_to_wire(message))
         case Refused(reason):
             return pb.TargetFrame(refused=pb.Refused(reason=reason))
         case Opening():
@@ -66,7 +70,7 @@ def target_message_from(frame: pb.TargetFrame) -> TargetMessage:
     """The message in a target's frame; ProtocolViolation when there is none or it does not hang together."""
     match frame.WhichOneof("frame"):
         case "welcome":
-            return Welcome(frame.welcome.protocol_version, frame.welcome.model, frame.welcome.draft_ahead)
+            return _welcome_from(frame.welcome)
         case "refused":
             return Refused(frame.refused.reason)
         case "open":
@@ -88,6 +92,7 @@ def _hello_to_wire(hello: Hello) -> pb.Hello:
         revision=hello.revision,
         max_model_len=hello.max_model_len,
         max_draft_tokens=hello.max_draft_tokens,
+        names_distributions=hello.names_distributions,
     )
 
 
@@ -100,10 +105,25 @@ def _hello_from(wire: pb.Hello) -> Hello:
         revision=wire.revision,
         max_model_len=wire.max_model_len,
         max_draft_tokens=wire.max_draft_tokens,
+        names_distributions=wire.names_distributions,
     )
 
 
+def _welcome_to_wire(welcome: Welcome) -> pb.Welcome:
+    return pb.Welcome(
+        protocol_version=welcome.protocol_version,
+        model=welcome.model,
+        draft_ahead=welcome.draft_ahead,
+        wants_distributions=welcome.wants_distributions,
+    )
+
+
+def _welcome_from(wire: pb.Welcome) -> Welcome:
+    return Welcome(wire.protocol_version, wire.model, wire.draft_ahead, wire.wants_distributions)
+
+
 def _proposals_to_wire(proposals: tuple[Proposal, ...]) -> pb.Proposals:
+    distributions = [q for item in proposals for q in item.distributions]
     return pb.Proposals(
         sequence_ids=[item.sequence_id for item in proposals],
         epochs=[item.epoch for item in proposals],
@@ -112,6 +132,9 @@ def _proposals_to_wire(proposals: tuple[Proposal, ...]) -> pb.Proposals:
         token_ids=[token for item in proposals for token in item.token_ids],
         draft_seconds=[item.draft_seconds for item in proposals],
         were_ready=[item.was_ready for item in proposals],
+        support_counts=[len(q.token_ids) for q in distributions],
+        support_ids=[token for q in distributions for token in q.token_ids],
+        support_weights=[weight for q in distributions for weight in q.weights],
     )
 
 
@@ -119,7 +142,20 @@ def _proposals_from(wire: pb.Proposals) -> tuple[Proposal, ...]:
     tokens = _split(wire.token_ids, wire.token_counts)
     columns = (wire.sequence_ids, wire.epochs, wire.base_lengths, tokens, wire.draft_seconds, wire.were_ready)
     _require_even(columns)
-    return tuple(map(Proposal, *map(list, columns)))
+    proposals = tuple(map(Proposal, *map(list, columns)))
+    return _with_distributions(proposals, wire) if wire.support_counts else proposals
+
+
+def _with_distributions(proposals: tuple[Proposal, ...], wire: pb.Proposals) -> tuple[Proposal, ...]:
+    _require_even((wire.support_ids, wire.support_weights))
+    _require_even((wire.support_counts, wire.token_ids))
+    supports = zip(
+        _split(wire.support_ids, wire.support_counts), _split(wire.support_weights, wire.support_counts), strict=True
+    )
+    return tuple(
+        replace(item, distributions=tuple(Sparse(*support) for support in islice(supports, len(item.token_ids))))
+        for item in proposals
+    )
 
 
 def _opening_to_wire(opening: Opening) -> pb.Open:
@@ -172,12 +208,12 @@ def _verdicts_from(wire: pb.Verdicts) -> tuple[SequenceVerdict, ...]:
     return tuple(map(SequenceVerdict, *map(list, columns)))
 
 
-def _split(tokens: Sequence[int], counts: Sequence[int]) -> list[tuple[int, ...]]:
-    """Tokens that lie end to end, cut into pieces of the given lengths."""
+def _split(items: Sequence[Item], counts: Sequence[int]) -> list[tuple[Item, ...]]:
+    """What lies end to end, cut into pieces of the given lengths."""
     ends = list(accumulate(counts))
-    if (ends[-1] if ends else 0) != len(tokens):
-        raise ProtocolViolation("the token counts of a frame do not add up to its tokens")
-    flat = tuple(tokens)
+    if (ends[-1] if ends else 0) != len(items):
+        raise ProtocolViolation("the counts of a frame do not add up to what they count")
+    flat = tuple(items)
     return [flat[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 

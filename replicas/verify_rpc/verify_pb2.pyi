@@ -32,7 +32,7 @@ class TargetFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., verdicts: _Optional[_Union[Verdicts, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "tokenizer_hash", "vocab_size", "model", "revision", "max_model_len", "max_draft_tokens")
+    __slots__ = ("protocol_version", "tokenizer_hash", "vocab_size", "model", "revision", "max_model_len", "max_draft_tokens", "names_distributions")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_HASH_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Hello(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     tokenizer_hash: str
     vocab_size: int
@@ -47,17 +48,20 @@ class Hello(_message.Message):
     revision: str
     max_model_len: int
     max_draft_tokens: int
-    def __init__(self, protocol_version: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
+    names_distributions: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., names_distributions: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_version", "model", "draft_ahead")
+    __slots__ = ("protocol_version", "model", "draft_ahead", "wants_distributions")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    WANTS_DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: str
     draft_ahead: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., draft_ahead: _Optional[bool] = ...) -> None: ...
+    wants_distributions: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., draft_ahead: _Optional[bool] = ..., wants_distributions: _Optional[bool] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason",)
@@ -84,7 +88,7 @@ class Open(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., epoch: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_tokens_pb2.Sampling, _Mapping]] = ..., choice_index: _Optional[int] = ..., draft_length: _Optional[int] = ...) -> None: ...
 
 class Proposals(_message.Message):
-    __slots__ = ("sequence_ids", "epochs", "base_lengths", "token_counts", "token_ids", "draft_seconds", "were_ready", "parent_indexes", "distributions")
+    __slots__ = ("sequence_ids", "epochs", "base_lengths", "token_counts", "token_ids", "draft_seconds", "were_ready", "parent_indexes", "support_counts", "support_ids", "support_weights")
     SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -93,7 +97,9 @@ class Proposals(_message.Message):
     DRAFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WERE_READY_FIELD_NUMBER: _ClassVar[int]
     PARENT_INDEXES_FIELD_NUMBER: _ClassVar[int]
-    DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     sequence_ids: _containers.RepeatedScalarFieldContainer[int]
     epochs: _containers.RepeatedScalarFieldContainer[int]
     base_lengths: _containers.RepeatedScalarFieldContainer[int]
@@ -102,16 +108,10 @@ class Proposals(_message.Message):
     draft_seconds: _containers.RepeatedScalarFieldContainer[float]
     were_ready: _containers.RepeatedScalarFieldContainer[bool]
     parent_indexes: _containers.RepeatedScalarFieldContainer[int]
-    distributions: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
-    def __init__(self, sequence_ids: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., base_lengths: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_seconds: _Optional[_Iterable[float]] = ..., were_ready: _Optional[_Iterable[bool]] = ..., parent_indexes: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
-
-class SparseDistribution(_message.Message):
-    __slots__ = ("token_ids", "probabilities")
-    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
-    token_ids: _containers.RepeatedScalarFieldContainer[int]
-    probabilities: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
+    support_counts: _containers.RepeatedScalarFieldContainer[int]
+    support_ids: _containers.RepeatedScalarFieldContainer[int]
+    support_weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sequence_ids: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., base_lengths: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_seconds: _Optional[_Iterable[float]] = ..., were_ready: _Optional[_Iterable[bool]] = ..., parent_indexes: _Optional[_Iterable[int]] = ..., support_counts: _Optional[_Iterable[int]] = ..., support_ids: _Optional[_Iterable[int]] = ..., support_weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Resync(_message.Message):
     __slots__ = ("items",)

@@ -17,6 +17,8 @@ from fleet.config import SpeculativeConfig
         {"method": "eagle3", "model": "head", "tree": [3, 2, 1], "eagle_aux_layers": "output"},
         {"method": "medusa", "model": "head", "tree": [[0], [1], [0, 0]]},
         {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
+        {"method": "draft_model", "layers": 2, "acceptance": "rejection"},
+        {"method": "medusa", "model": "head", "acceptance": "rejection", "tree": [2, 1]},
     ],
 )
 def test_every_proposer_can_be_configured(settings: dict[str, Any]) -> None:
@@ -35,8 +37,7 @@ def test_every_proposer_can_be_configured(settings: dict[str, Any]) -> None:
         ({"method": "eagle", "model": "head", "tree": []}, "at least 1 item"),
         ({"method": "eagle", "model": "head", "tree": [[0], [1, 0]]}, "no parent"),
         ({"method": "eagle", "model": "head", "tree": [[0], 2]}, "tree"),
-        ({"method": "eagle", "model": "head", "tree": [2], "acceptance": "rejection"}, "judges chains"),
-        ({"method": "draft_model", "layers": 2, "acceptance": "rejection"}, "judges chains"),
+        ({"method": "ngram", "acceptance": "rejection"}, "judges drafts of draft_model, eagle"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.generation import SamplingParams
+from replicas.engine.judging import was_drawn
 from replicas.speculation.acceptance import accept
 from replicas.speculation.draft_session import DraftLimits, DraftSession
 from replicas.speculation.drafting import DraftedToken, DraftWork
@@ -22,6 +23,7 @@ from replicas.speculation.messages import (
 )
 from replicas.speculation.pairing import Identity
 from replicas.speculation.proposer import Want
+from replicas.speculation.rejection import Sparse
 from replicas.speculation.target_session import TargetSession, TargetSettings
 from replicas.speculation.tree import Draft
 from replicas.verify_rpc.codec import draft_frame, draft_message_from, target_frame, target_message_from
@@ -29,8 +31,9 @@ from tests.fakes import ManualClock
 
 VOCABULARY = 50
 IDENTITY = Identity("target", "hash", VOCABULARY, 4096)
-HELLO = Hello(PROTOCOL_VERSION, "hash", VOCABULARY, "draft", "", 4096, 8)
+HELLO = Hello(PROTOCOL_VERSION, "hash", VOCABULARY, "draft", "", 4096, 8, names_distributions=True)
 SETTINGS = TargetSettings(IDENTITY, deadline_floor_seconds=0.02, deadline_ceiling_seconds=0.5)
+JUDGING_SETTINGS = replace(SETTINGS, identity=replace(IDENTITY, wants_distributions=True), was_drawn=was_drawn)
 LIMITS = DraftLimits(VOCABULARY, 4096, 8, 64, reading_tokens=8)
 GREEDY = SamplingParams(seed=1, max_tokens=10_000, temperature=0.0)
 HOP_SECONDS = 0.001
@@ -99,15 +102,18 @@ class ToyEngine:
         if not work.samples:
             return None
         token = self.model(cache)
-        return DraftedToken(token, (token - 1) % VOCABULARY if work.wants_runner_up else None)
+        runner_up = (token - 1) % VOCABULARY if work.wants_runner_up else None
+        return DraftedToken(token, runner_up, Sparse.certain(token) if work.names_distribution else None)
 
 
 class Pair:
     """One target with its sequences, one draft, and a channel each way."""
 
-    def __init__(self, *, draft_ahead: bool = False, engine: ToyEngine | None = None) -> None:
+    def __init__(self, *, draft_ahead: bool = False, is_judged: bool = False, engine: ToyEngine | None = None) -> None:
+        """`is_judged`: acceptance by rejection. All is greedy, so that both rules accept alike."""
         self.clock = ManualClock()
-        self.target = TargetSession(SETTINGS)
+        self.is_judged = is_judged
+        self.target = TargetSession(JUDGING_SETTINGS if is_judged else SETTINGS)
         self.engine = engine or ToyEngine()
         self.draft_ahead = draft_ahead
         self.texts: dict[int, list[int]] = {}
@@ -127,7 +133,7 @@ class Pair:
         """A new draft process dials."""
         self.to_draft, self.to_target = [], []
         self.engine.cached.clear()
-        self.draft = DraftSession(LIMITS, draft_ahead=self.draft_ahead)
+        self.draft = DraftSession(LIMITS, draft_ahead=self.draft_ahead, is_judged=self.is_judged)
         assert isinstance(self.target.greet(hello, self.now), Welcome)
 
     def spoil(self, to_draft: Fault | None = None, to_target: Fault | None = None) -> None:
@@ -182,6 +188,9 @@ class Pair:
         drafted = proposal.token_ids if proposal else ()
         assert all(0 <= token < VOCABULARY for token in drafted)
         assert len(drafted) <= draft_length
+        if proposal is not None:
+            named = map(Sparse.certain, drafted) if self.is_judged else ()
+            assert proposal.distributions == tuple(named)
         acceptance = accept(Draft(tuple(drafted)), [next_token([*text, *drafted[:n]]) for n in range(len(drafted) + 1)])
         verdict = SequenceVerdict(sequence_id, 1, len(text), acceptance.accepted, acceptance.committed, draft_length)
         text += acceptance.committed

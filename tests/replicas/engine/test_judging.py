@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fleet.generation import SamplingParams
+from replicas.engine import judging
 from replicas.engine.block import Block
 from replicas.engine.judging import judged_block
 from replicas.engine.noise import Purpose, coin, stream_key
+from replicas.engine.race import draw_sparse
 from replicas.engine.sampling import Draw, Unusable
 from replicas.speculation.rejection import Sparse, is_accepted, residual
 from replicas.speculation.tree import Draft
@@ -44,10 +47,10 @@ def drafted_chain(sampling: SamplingParams, output: list[int], count: int, model
     distributions: list[Sparse] = []
     for _ in range(count):
         (drawn,) = SAMPLER.drafts(
-            rows(model, [*PROMPT, *output, *tokens], 1), [Draw(sampling, 0, PROMPT, output + tokens)]
+            rows(model, [*PROMPT, *output, *tokens], 1), [Draw(sampling, 0, PROMPT, output + tokens)], [1]
         )
         assert drawn is not None
-        tokens.append(drawn[0])
+        tokens += drawn[0]
         distributions.append(drawn[1])
     return Draft(tuple(tokens), distributions=tuple(distributions))
 
@@ -55,6 +58,40 @@ def drafted_chain(sampling: SamplingParams, output: list[int], count: int, model
 def judged(sampling: SamplingParams, output: list[int], draft: Draft) -> Block:
     draws = [Draw(sampling, 0, PROMPT, [*output, *draft.token_ids[:row]]) for row in range(len(draft) + 1)]
     return judged_block(SAMPLER, draft, rows(TARGET, [*PROMPT, *output, *draft.token_ids], len(draws)), draws)
+
+
+def drafted_tree(sampling: SamplingParams, output: list[int], model: np.ndarray) -> Draft:
+    """Two guesses at the next token, and two after each of them."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    distributions: list[Sparse] = []
+    for parent in (-1, 0, 1):
+        before = [*output, *([] if parent < 0 else [tokens[parent]])]
+        (drawn,) = SAMPLER.drafts(rows(model, [*PROMPT, *before], 1), [Draw(sampling, 0, PROMPT, before)], [2])
+        assert drawn is not None
+        tokens += drawn[0]
+        parents += [parent] * len(drawn[0])
+        distributions += [drawn[1]] * len(drawn[0])
+    return Draft(tuple(tokens), tuple(parents), tuple(distributions))
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, TRUNCATED], ids=["plain", "truncated"])
+def test_with_trees_too_outputs_follow_the_targets_distribution(sampling: SamplingParams) -> None:
+    outputs, accepted = [], 0
+    for seed in range(600):
+        seeded, output = replace(sampling, seed=seed), list[int]()
+        while len(output) < LENGTH:
+            draft = drafted_tree(seeded, output, DRAFT)
+            assert draft.is_sound(VOCABULARY)
+            branches = [[*output, *draft.branch(node)] for node in range(-1, len(draft))]
+            logits = torch.cat([rows(TARGET, [*PROMPT, *branch], 1) for branch in branches])
+            block = judged_block(SAMPLER, draft, logits, [Draw(seeded, 0, PROMPT, branch) for branch in branches])
+            assert [draft.token_ids[node] for node in block.path] == list(block.token_ids[:-1])
+            output += block.token_ids
+            accepted += len(block.path)
+        outputs.append(tuple(output[:LENGTH]))
+    assert fits(Counter(outputs), exact(sampling), len(outputs))
+    assert accepted > len(outputs)
 
 
 def generate(sampling: SamplingParams, drafts: SamplingParams, model: np.ndarray = DRAFT) -> tuple[int, ...]:
@@ -136,6 +173,21 @@ def test_coins_are_uniform_and_independent_of_the_tokens_noise() -> None:
     assert stats.kstest(coins, "uniform").pvalue > 0.001
     others = [coin(stream_key(7, 0, position, Purpose.RECOVERY)) for position in range(2000)]
     assert abs(np.corrcoef(coins, others)[0, 1]) < 0.08
+
+
+@pytest.mark.parametrize("purpose", [Purpose.RECOVERY, Purpose.DRAFT], ids=["own-noise", "the-drafts-noise"])
+def test_a_recovery_needs_noise_of_its_own(purpose: Purpose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lost the draft's race narrowly would win too often, were the recovery run with the same noise."""
+    monkeypatch.setattr(judging, "Purpose", SimpleNamespace(COIN=Purpose.COIN, RECOVERY=purpose))
+    p, q = np.array([0.4, 0.3, 0.2, 0.1]), Sparse((0, 1, 2, 3), (0.8, 0.19, 0.005, 0.005))
+    logits = torch.from_numpy(np.log(p)).float().repeat(2, 1)
+    drawn: Counter[int] = Counter()
+    for seed in range(2000):
+        draws = [Draw(replace(PLAIN, seed=seed), 0, PROMPT, [])] * 2
+        token_ids = draw_sparse(q, draws[0].key(Purpose.DRAFT))
+        drawn[judged_block(SAMPLER, Draft(token_ids, distributions=(q,)), logits, draws).token_ids[0]] += 1
+    observed = [drawn[token_id] for token_id in range(4)]
+    assert (stats.chisquare(observed, p * 2000).pvalue > 0.001) == (purpose is Purpose.RECOVERY)
 
 
 def test_logprobs_are_the_models_own_and_one_per_token() -> None:

@@ -69,12 +69,20 @@ def rounds_of(rig: Rig) -> list[Round]:
     return [chunk.round for result in rig.results.values() for chunk in result.chunks if chunk.round]
 
 
+@pytest.mark.parametrize("tree", [None, [[0], [2], [0, 0], [0, 1], [2, 1]]], ids=["chain", "tree"])
 @pytest.mark.parametrize("method", sorted(HEADS))
 def test_the_rejection_rule_changes_no_greedy_answer(
-    method: str, folder: Path, expected: dict[str, Result], tmp_path: Path
+    method: str, tree: list[list[int]] | None, folder: Path, expected: dict[str, Result], tmp_path: Path
 ) -> None:
     config = SpeculativeConfig.model_validate(
-        {"method": method, "model": "head", "num_speculative_tokens": 3, "acceptance": "rejection", "adaptive": False}
+        {
+            "method": method,
+            "model": "head",
+            "num_speculative_tokens": 3,
+            "tree": tree,
+            "acceptance": "rejection",
+            "adaptive": False,
+        }
     )
     rig = run_with(config, HEADS[method](), folder, 600, tmp_path)
     for each in REQUESTS:

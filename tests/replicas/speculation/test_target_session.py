@@ -22,6 +22,7 @@ from replicas.speculation.messages import (
 )
 from replicas.speculation.pairing import Identity, find_mismatch
 from replicas.speculation.proposer import ProposerHealth, Want
+from replicas.speculation.rejection import Sparse
 from replicas.speculation.target_session import TargetSession, TargetSettings
 
 IDENTITY = Identity("target", "hash", 100, 4096)
@@ -116,6 +117,46 @@ def test_a_wrong_item_ends_the_drafting_for_that_sequence_for_good(lie):
     assert session.counters.wrong == 1
 
 
+def judging_session(*, were_drawn: bool = True) -> TargetSession:
+    identity = replace(IDENTITY, wants_distributions=True)
+    session = TargetSession(TargetSettings(identity, 0.02, 1.0, was_drawn=lambda opening, proposal: were_drawn))
+    welcome = session.greet(replace(HELLO, names_distributions=True), 0.0)
+    assert isinstance(welcome, Welcome)
+    assert welcome.wants_distributions
+    return session
+
+
+def judged(told: Opening, *token_ids: int) -> Proposal:
+    return replace(proposal(told, *token_ids), distributions=tuple(map(Sparse.certain, token_ids)))
+
+
+def test_a_judged_proposal_brings_its_distributions_as_far_as_it_is_wanted():
+    session = judging_session()
+    session.receive((judged(opened(session), 7, 8, 9),), 0.01)
+    (collected,) = session.collect([replace(WANT, max_tokens=2)], 0.01).values()
+    assert collected.token_ids == (7, 8)
+    assert collected.distributions == (Sparse.certain(7), Sparse.certain(8))
+
+
+def test_where_acceptance_is_by_rejection_an_empty_proposal_needs_no_distribution():
+    session = judging_session()
+    session.receive((judged(opened(session)),), 0.01)
+    assert session.counters.empty == 1
+    assert session.counters.wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("session", "is_judged"),
+    [(judging_session(), False), (judging_session(were_drawn=False), True), (session_with(), True)],
+    ids=["unnamed", "not drawn from them", "not asked for"],
+)
+def test_distributions_that_do_not_fit_the_rule_end_the_drafting(session, is_judged):
+    told = opened(session)
+    session.receive((judged(told, 7) if is_judged else proposal(told, 7),), 0.0)
+    assert session.collect([WANT], 0.0) == {}
+    assert session.counters.wrong == 1
+
+
 def test_stale_and_repeated_items_are_counted_and_harmless():
     session = session_with()
     told = opened(session)
@@ -191,6 +232,13 @@ def test_a_refusal_names_what_differs(change, reason):
     assert isinstance(answer, Refused)
     assert reason in answer.reason
     assert session.state().health == ProposerHealth.LOST
+
+
+def test_a_draft_that_cannot_name_distributions_is_refused_only_where_they_are_needed():
+    reason = find_mismatch(replace(IDENTITY, wants_distributions=True), HELLO)
+    assert reason is not None
+    assert "acceptance 'rejection'" in reason
+    assert find_mismatch(IDENTITY, HELLO) is None
 
 
 def test_a_shorter_context_of_the_draft_is_no_mismatch():

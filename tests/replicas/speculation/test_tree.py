@@ -67,4 +67,4 @@ def test_a_draft_knows_its_branches_and_depth() -> None:
 
 @pytest.mark.parametrize("parents", [(0, ROOT), (ROOT,), (ROOT, -2), (ROOT, 1)])
 def test_a_draft_whose_parents_do_not_come_first_is_not_sound(parents: tuple[int, ...]) -> None:
-    assert not Draft((5, 6), parents).is_sound()
+    assert not Draft((5, 6), parents).is_sound(10)

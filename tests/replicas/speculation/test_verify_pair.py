@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import nan
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from replicas.speculation.messages import Opening, Proposal, Resync, SequenceVerdict
 from replicas.speculation.proposer import ProposerHealth
+from replicas.speculation.rejection import Sparse
 from tests.replicas.verify_pair import HELLO, LIMITS, VOCABULARY, Pair, ToyEngine, next_token, written
 
 PROMPTS = {1: (1, 2, 3), 2: (9,) * 30, 3: (7, 7)}
@@ -63,7 +65,11 @@ def corrupted_item(item: Proposal | SequenceVerdict, how: str) -> Proposal | Seq
         case "wrong sequence":
             return replace(item, sequence_id=item.sequence_id % 3 + 1)
     if isinstance(item, Proposal):
-        return replace(item, token_ids=tuple(spoil(item.token_ids, how)))
+        return replace(
+            item,
+            token_ids=tuple(spoil(item.token_ids, how)),
+            distributions=tuple(spoiled(q, how) for q in item.distributions),
+        )
     return replace(item, committed=tuple(spoil(item.committed, how)))
 
 
@@ -78,8 +84,18 @@ def spoil(token_ids: tuple[int, ...], how: str) -> list[int]:
     return list(token_ids)
 
 
+def spoiled(q: Sparse, how: str) -> Sparse:
+    match how:
+        case "not a number":
+            return replace(q, weights=(nan,) * len(q.weights))
+        case "other distributions":
+            return Sparse.certain((q.token_ids[0] + 1) % VOCABULARY)
+    return q
+
+
 FAULTS = ["lose", "repeat", "delay", "swap"]
 CORRUPTIONS = ["wrong base", "wrong epoch", "wrong sequence", "other tokens", "impossible tokens", "too many"]
+MISSTATEMENTS = ["not a number", "other distributions"]
 
 
 def run_badly(pair: Pair, script: list[str], rounds: int = 12) -> None:
@@ -114,22 +130,27 @@ def assert_all_free(pair: Pair) -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.sampled_from(["deliver", *FAULTS]), min_size=1, max_size=30), st.booleans())
-def test_loss_repetition_delay_and_reordering_change_nothing_and_are_recovered_from(script, draft_ahead):
-    pair = Pair(draft_ahead=draft_ahead, engine=ToyEngine(model=next_token))
+@given(st.lists(st.sampled_from(["deliver", *FAULTS]), min_size=1, max_size=30), st.booleans(), st.booleans())
+def test_loss_repetition_delay_and_reordering_change_nothing_and_are_recovered_from(script, draft_ahead, is_judged):
+    pair = Pair(draft_ahead=draft_ahead, is_judged=is_judged, engine=ToyEngine(model=next_token))
     run_badly(pair, script)
     run_well(pair)
     proposals = pair.step()
     assert {key: len(p.token_ids) for key, p in proposals.items()} == dict.fromkeys(PROMPTS, 4)
     assert all(pair.accepted[key][-1] == 4 for key in PROMPTS)
+    assert pair.target.counters.wrong == 0
     assert pair.target.state().health == ProposerHealth.HEALTHY
     assert_all_free(pair)
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.sampled_from(["deliver", *FAULTS, *CORRUPTIONS]), min_size=1, max_size=30), st.booleans())
-def test_corruption_costs_at_most_the_drafts_of_the_sequences_it_hit(script, draft_ahead):
-    pair = Pair(draft_ahead=draft_ahead, engine=ToyEngine(model=next_token))
+@given(
+    st.lists(st.sampled_from(["deliver", *FAULTS, *CORRUPTIONS, *MISSTATEMENTS]), min_size=1, max_size=30),
+    st.booleans(),
+    st.booleans(),
+)
+def test_corruption_costs_at_most_the_drafts_of_the_sequences_it_hit(script, draft_ahead, is_judged):
+    pair = Pair(draft_ahead=draft_ahead, is_judged=is_judged, engine=ToyEngine(model=next_token))
     run_badly(pair, script)
     run_well(pair)
     pair.open(4, (5, 6))
@@ -141,9 +162,11 @@ def test_corruption_costs_at_most_the_drafts_of_the_sequences_it_hit(script, dra
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(0, 60))
-def test_any_course_of_draft_lengths_and_a_restart_keep_draft_and_target_in_step(lengths, restart_at):
-    pair = Pair()
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(0, 60), st.booleans(), st.booleans())
+def test_any_course_of_draft_lengths_and_a_restart_keep_draft_and_target_in_step(
+    lengths, restart_at, draft_ahead, is_judged
+):
+    pair = Pair(draft_ahead=draft_ahead, is_judged=is_judged)
     pair.open(1, PROMPTS[1])
     pair.open(2, PROMPTS[2])
     for number, length in enumerate(lengths * 3):
@@ -154,6 +177,7 @@ def test_any_course_of_draft_lengths_and_a_restart_keep_draft_and_target_in_step
     assert pair.texts[2] == written(PROMPTS[2], len(pair.texts[2]))
     run_well(pair)
     assert len(pair.step()[1].token_ids) == 4
+    assert pair.target.counters.wrong == 0
 
 
 def test_drafting_ahead_proposes_the_same_tokens_and_has_them_ready_on_a_hit():
