@@ -1,0 +1,35 @@
+"""An hour in small: nothing stays taken and nothing grows, whatever clients and drafts do on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from deploy.bench.growth import grown
+from deploy.bench.soak import CLIENTS, KV_TOKENS, soak
+from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
+from replicas.target_worker import WorkerSettings
+from tests.tiny_models import tiny_model_folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+async def test_turns_of_mixed_requests_leave_nothing_behind(
+    acceptance: Literal["coupled", "rejection"], tmp_path: Path
+) -> None:
+    settings = WorkerSettings(
+        "soak",
+        ModelConfig(model=str(tiny_model_folder(tmp_path / "model")), dtype="float32"),
+        EngineConfig(kv_cache_tokens=KV_TOKENS, max_num_seqs=CLIENTS, max_num_batched_tokens=64),
+        SpeculativeConfig(method="draft_model", layers=2, acceptance=acceptance, deadline_ceiling_ms=20_000),
+    )
+    pair, readings = await soak(settings, turns=6, requests_per_turn=60)
+    assert grown(readings) == []
+    assert pair.restarts == 6
+    assert pair.target.report("soak").preemptions > 0
+    assert pair.outcomes["answered"] > 100
+    assert pair.outcomes["left"] > 20
+    assert pair.outcomes["BadRequest"] > 0
+    assert set(pair.outcomes) == {"answered", "left", "BadRequest"}
