@@ -71,6 +71,7 @@ def spoil(proposal: Proposal, vocab_size: int) -> Proposal:
     """The proposal with valid tokens that have nothing to do with the text."""
     shift = vocab_size // 2
     token_ids = tuple((token + shift) % vocab_size for token in proposal.token_ids)
-    # A judged draft must have been drawn from what it names.
-    distributions = tuple(map(Sparse.certain, token_ids)) if proposal.distributions else ()
+    # A judged draft must have been drawn from what it names; a tree whose nodes were not is left to the coupled rule.
+    is_judged = proposal.distributions and not proposal.parents
+    distributions = tuple(map(Sparse.certain, token_ids)) if is_judged else ()
     return replace(proposal, token_ids=token_ids, distributions=distributions)

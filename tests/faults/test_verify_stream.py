@@ -13,6 +13,7 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.config import DrillConfig
 from fleet.errors import ConfigError
+from replicas.engine.judging import was_drawn
 from replicas.speculation.messages import Closing, DraftMessage, Opening, Proposal
 from replicas.speculation.proposer import ProposerHealth
 from replicas.verify_rpc.client import dial
@@ -20,6 +21,7 @@ from replicas.verify_rpc.codec import draft_frame
 from replicas.verify_rpc.server import VerifyServer
 from tests.replicas.verify_rig import (
     HELLO,
+    IDENTITY,
     VOCABULARY,
     ToyTarget,
     all_accepted,
@@ -205,6 +207,34 @@ async def test_the_drill_of_a_slow_draft_is_felt_in_the_round() -> None:
                 await asyncio.to_thread(target.step)
             assert time.monotonic() - began > 3 * 0.1
         assert all_true(target)
+
+
+@pytest.mark.parametrize("useless", [False, True], ids=["honest", "drilled"])
+async def test_a_judged_draft_names_what_it_drew_from_over_the_wire(useless: bool) -> None:
+    judging = replace(settings(), identity=replace(IDENTITY, wants_distributions=True), was_drawn=was_drawn)
+    hello = replace(HELLO, names_distributions=True)
+    async with serving(judging) as (server, address):
+        target = ToyTarget(server.proposer)
+        target.open(1, 2)
+        async with drafting(address, hello=hello, drill=DrillConfig(useless_draft=useless)):
+            were_whole: list[bool] = []
+
+            def ten_rounds(accepted: dict[int, int]) -> bool:
+                were_whole.append(all_accepted(accepted))
+                return server.proposer.counters.rounds >= 10
+
+            await steps_until(target, ten_rounds)
+            assert any(were_whole) == (not useless)
+            assert all_true(target)
+    assert server.proposer.counters.wrong == 0
+
+
+async def test_a_draft_from_before_distributions_is_refused_where_they_are_needed() -> None:
+    judging = replace(settings(), identity=replace(IDENTITY, wants_distributions=True), was_drawn=was_drawn)
+    async with serving(judging) as (_, address):
+        with pytest.raises(ConfigError, match="acceptance 'rejection' needs: update the draft worker"):
+            async with drafting(address, hello=HELLO):
+                pass
 
 
 async def test_drafting_ahead_over_the_wire_is_ready_before_the_verdict() -> None:
