@@ -13,6 +13,9 @@ from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from replicas.target_worker import WorkerSettings
 from tests.tiny_models import tiny_model_folder
 
+KERNELS_BYTES = 192 * 2**20
+"""What oneDNN's compiled kernels may still add in so short a run."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
@@ -26,7 +29,7 @@ async def test_turns_of_mixed_requests_leave_nothing_behind(
         SpeculativeConfig(method="draft_model", layers=2, acceptance=acceptance, deadline_ceiling_ms=20_000),
     )
     pair, readings = await soak(settings, turns=6, requests_per_turn=60)
-    assert grown(readings) == []
+    assert grown(readings, KERNELS_BYTES) == []
     assert pair.restarts == 6
     assert pair.target.report("soak").preemptions > 0
     assert pair.outcomes["answered"] > 100
