@@ -49,7 +49,18 @@ def _choices(draft: DraftEngine, tokens: Sequence[int]) -> tuple[tuple[int, ...]
     """First and second choice behind every token, and the seconds of each pass."""
     first, second, seconds = [], [], []
     for position, token in enumerate(tokens):
-        work = DraftWork(0, position, (token,), True, True, GREEDY, 0, tokens[: position + 1], ())
+        work = DraftWork(
+            sequence_id=0,
+            position=position,
+            token_ids=(token,),
+            samples=True,
+            wants_runner_up=True,
+            names_distribution=False,
+            sampling=GREEDY,
+            choice_index=0,
+            prompt_token_ids=tokens[: position + 1],
+            output_token_ids=(),
+        )
         began = time.perf_counter()
         run = draft.run([work])
         seconds.append(time.perf_counter() - began)
