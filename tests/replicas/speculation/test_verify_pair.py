@@ -65,11 +65,11 @@ def corrupted_item(item: Proposal | SequenceVerdict, how: str) -> Proposal | Seq
         case "wrong sequence":
             return replace(item, sequence_id=item.sequence_id % 3 + 1)
     if isinstance(item, Proposal):
-        return replace(
-            item,
-            token_ids=tuple(spoil(item.token_ids, how)),
-            distributions=tuple(spoiled(q, how) for q in item.distributions),
-        )
+        token_ids = tuple(spoil(item.token_ids, how))
+        named = [spoiled(q, how) for q in item.distributions]
+        # A frame whose columns do not match is refused as a whole before it gets here, so every token has its own.
+        further = named[-1:] * (len(token_ids) - len(named))
+        return replace(item, token_ids=token_ids, distributions=(*named, *further))
     return replace(item, committed=tuple(spoil(item.committed, how)))
 
 
