@@ -33,14 +33,12 @@ MEMORY     = $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -
 UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2
 
 # Other projects' load and evaluation tools disagree about their libraries, so each lives alone.
-TOOLS       := .tools
-LIGHT_TOOLS := aiperf
-ALL_TOOLS   := $(LIGHT_TOOLS) lm_eval guidellm vllm_bench
+TOOLS     := .tools
+ALL_TOOLS := aiperf lm_eval guidellm vllm_bench
 
-test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium $(LIGHT_TOOLS:%=$(TOOLS)/%/.ready)  ## every test, with Ray, the real model and a load tool
+test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium  ## every test, with Ray and the real model; other projects' tools have test-tools
 	$(UNIT_TESTS) -m "not ray and not model and not gpu and not tools"
 	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
-	$(BIN)/python -m pytest $(LIGHT_TOOLS:%=tests/tools/test_%.py)
 
 UV_INSTALL   = $(BIN)/uv pip install --quiet --python $(TOOLS)/$* $(addprefix --find-links ,$(PIP_FIND_LINKS))
 
