@@ -102,7 +102,10 @@ def calibrate(plan: Plan, recorded: Sequence[Window], *, runs: int, seed: int) -
     hypothesis knows no difference between them.
     """
     if len(recorded) < 2 * BLOCK_WINDOWS:
-        raise ConfigError(f"{len(recorded)} windows are too few to calibrate by: record at least {2 * BLOCK_WINDOWS}")
+        raise ConfigError(
+            f"{len(recorded)} recorded windows at a steady weight have requests in both arms that are compared; "
+            f"calibrating needs {2 * BLOCK_WINDOWS}: record more traffic, or use longer windows"
+        )
     base = float(np.median([window.seconds for window in recorded]))
     rates: list[Rate] = []
     for multiple in MULTIPLES:

@@ -41,7 +41,7 @@ from canary.status import (
     Overview,
     RolloutStatus,
 )
-from canary.status_view import Picture, fleet_status, metrics_of, rollout_status, trend_moment
+from canary.status_view import Picture, fleet_status, metrics_of, path_status, rollout_status, trend_moment
 from canary.trend import GRAINS, Trend
 from fleet.clock import Clock
 from fleet.config import ControllerConfig, resolve_secret
@@ -301,7 +301,21 @@ class Controller:
         except ConfigError as error:
             return [str(error)], []
         caution = self._advice(plan).caution if plan.mode == "automatic" else None
-        return self._against(plan), cautions(plan) + blind_spots(plan) + ([] if caution is None else [caution])
+        return self._against(plan), [
+            *cautions(plan, speculates=self._speculates(plan.canary)),
+            *self._drafting_notes(plan.canary),
+            *blind_spots(plan),
+            *([] if caution is None else [caution]),
+        ]
+
+    def _speculates(self, path: str) -> bool:
+        facts = self._view.paths.get(path)
+        return facts is None or facts.is_speculative
+
+    def _drafting_notes(self, path: str) -> list[str]:
+        """A canary that does not draft is promoted as readily as the baseline's twin that it then is."""
+        note = path_status(self._picture(), path)["drafting_note"] if path in self._view.paths else ""
+        return [f"canary: {note}"] if note else []
 
     def _outlook(self, arguments: Mapping[str, Any]) -> Outlook:
         return outlook(read_plan(commands.plan_in(arguments)), self._rates.requests_per_second())

@@ -161,7 +161,10 @@ def misfits(plan: Plan, paths: Mapping[str, PathFacts], stable: str) -> list[str
         if name not in paths
     ]
     if plan.stable in paths and plan.stable != stable:
-        found.append(f"stable: the fleet's stable path is '{stable}', not '{plan.stable}'")
+        swap = (
+            " (a promotion moves it); swap 'stable' and 'canary' to go the other way" if plan.canary == stable else ""
+        )
+        found.append(f"stable: the fleet's stable path is '{stable}', not '{plan.stable}'{swap}")
     canary = paths.get(plan.canary)
     if canary and not canary.is_speculative and plan.guardrails.acceptance:
         found.append(f"guardrails.acceptance: '{plan.canary}' does not speculate, so it has no acceptance")
@@ -177,12 +180,12 @@ def doubts(plan: Plan, live: Mapping[str, Fingerprint]) -> list[str]:
     return list(objections(plan.matrix, live, (plan.stable, plan.canary), needs_cells=plan.is_partial))
 
 
-def cautions(plan: Plan) -> list[str]:
-    """What is allowed and seldom wise, one line each."""
+def cautions(plan: Plan, *, speculates: bool = True) -> list[str]:
+    """What is allowed and seldom wise, one line each; `speculates` is of the canary."""
     found = []
     if plan.window < 10:
         found.append(f"window: {plan.window:g}s suits drills; below 10s windows depend on each other (30s is usual)")
-    if plan.evidence is None:
+    if plan.evidence is None and speculates:
         found.append("evidence: none is given, so nothing but the guardrails says whether speculation pays")
     if plan.matrix is not None and plan.matrix.decision != "keep":
         found.append(f"evidence: {plan.matrix.recommendation}")

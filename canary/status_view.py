@@ -54,7 +54,7 @@ def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float
         split=SplitStatus(
             version=split.version, stable=split.stable, canary=split.canary, canary_percent=split.canary_percent
         ),
-        paths=[_path(picture, path) for path in picture.view.paths],
+        paths=[path_status(picture, path) for path in picture.view.paths],
         routers=[
             RouterStatus(
                 router_id=router.router_id,
@@ -74,7 +74,8 @@ def fleet_status(picture: Picture, rollout: RolloutStatus | None, *, wall: float
     )
 
 
-def _path(picture: Picture, path: str) -> PathStatus:
+def path_status(picture: Picture, path: str) -> PathStatus:
+    """One path as `fleet status` shows it."""
     facts, replicas = picture.view.paths[path], picture.view.of(path)
     reports = [seen.report for seen in replicas]
     recent = picture.rates.busy.get(path)

@@ -170,12 +170,11 @@ def _shower(live: Live, console: Console) -> Callable[[FleetState], None]:
 
 def welcome(state: FleetState, config: FleetConfig, *, is_left_running: bool) -> str:
     """What is said once the fleet answers: where it is, a first request, and what to do next."""
-    paths = ", ".join(f"{name} (stable)" if name == config.stable else name for name in config.paths)
     body = {"model": state.model, "messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": True}
     key = " -H 'authorization: Bearer KEY'" if config.router.api_keys else ""
     return "\n".join(
         (
-            f"the fleet answers at {state.url}/v1  model {state.model}  paths {paths}",
+            f"the fleet answers at {state.url}/v1  model {state.model}  paths {', '.join(config.paths)}",
             "",
             f"  curl -N {state.url}/v1/chat/completions -H 'content-type: application/json'{key} \\",
             f"    -d '{json.dumps(body)}'",

@@ -73,8 +73,11 @@ def starting_view(state: FleetState) -> RenderableType:
 
 def rollout_view(rollout: RolloutStatus) -> RenderableType:
     """Step, weights, bake, samples and every guardrail's numbers; what `fleet canary status` shows."""
+    headline = Text.assemble("rollout ", _coloured(rollout_line(rollout), rollout["state"]))
+    if rollout["state"] == "promoted" and rollout["weight_set"] == 100:
+        return headline  # nothing is compared any more, and the last step's figures would read as if it still were
     return Group(
-        Text.assemble("rollout ", _coloured(rollout_line(rollout), rollout["state"])),
+        headline,
         Text(step_line(rollout)),
         Text(progress_line(rollout)),
         _verdicts_table(rollout["verdicts"]),

@@ -96,6 +96,7 @@ def test_a_path_that_stopped_drafting_says_so_with_its_figures(world):
         "drafting paused: measured not to pay (acceptance 10 %, mean draft length 0.1 of 4)"
     )
     assert speculative["draft_length"] == pytest.approx(0.05)
+    assert f"canary: {speculative['drafting_note']}" in world.command("lint", plan=plan())["warnings"]
 
 
 def test_the_realised_weight_is_what_the_routers_did(world):

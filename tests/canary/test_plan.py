@@ -132,7 +132,8 @@ def test_a_plan_must_fit_the_fleet():
     assert fits() == []
     assert fits(canary="turbo") == ["canary: no path 'turbo'; there are: baseline, speculative"]
     assert fits(stable="speculative", canary="baseline", guardrails={}) == [
-        "stable: the fleet's stable path is 'baseline', not 'speculative'"
+        "stable: the fleet's stable path is 'baseline', not 'speculative' (a promotion moves it); "
+        "swap 'stable' and 'canary' to go the other way"
     ]
 
 
@@ -149,6 +150,12 @@ def test_what_is_seldom_wise_is_said():
     assert any(line.startswith("steps:") for line in told)
     slow = cautions(read_plan(plan(steps=[{"weight": 10, "bake": "1h"}, {"weight": 100}])))
     assert any("hundreds of windows" in line for line in slow)
+
+
+def test_going_back_to_a_path_that_does_not_speculate_needs_no_evidence_that_speculation_pays():
+    back = read_plan(plan(stable="speculative", canary="baseline", guardrails={"itl_p95": {"max_increase": "10%"}}))
+    assert any(line.startswith("evidence:") for line in cautions(back))
+    assert not any(line.startswith("evidence:") for line in cautions(back, speculates=False))
 
 
 def test_a_plan_in_the_shape_of_the_design_lacks_only_evidence():

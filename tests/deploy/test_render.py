@@ -68,6 +68,12 @@ def test_a_guardrail_shows_estimate_interval_limit_evidence_and_samples() -> Non
         assert part in text, part
 
 
+def test_a_promoted_rollout_shows_no_figures_of_a_comparison_that_is_over() -> None:
+    text = shown(rollout_view(rollout(state="promoted", reason="every step passed", weight_set=100.0)))
+    assert text.strip() == "rollout 'spec-1' (baseline → speculative) promoted: every step passed"
+    assert "itl_p95" in shown(rollout_view(rollout(state="promoted", weight_set=95.0))), "a holdback is compared on"
+
+
 def test_a_rolled_back_rollout_says_why_in_its_first_line() -> None:
     line = rollout_line(rollout(state="rolled_back", reason="itl_p95 +31 % > +10 %", attempt=2))
     assert line == "'spec-1' (baseline → speculative, attempt 2) rolled_back: itl_p95 +31 % > +10 %"
