@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import time
@@ -130,6 +131,7 @@ class TransformersArm:
         from transformers import AutoModelForCausalLM  # seconds to import, and only this arm needs it
 
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        self.architecture = type(self._model).__name__
 
     def __call__(self, prompts: Prompts, max_tokens: int) -> Run:
         prefill = self._generate(prompts, 1)
@@ -154,14 +156,14 @@ class TransformersArm:
 class VllmArm:
     """vLLM's CPU build, in the environment whose interpreter `$VLLM_PYTHON` names."""
 
-    def __init__(self, python: str, folder: Path, dtype: str, max_num_seqs: int) -> None:
+    def __init__(self, python: str, folder: Path, architecture: str, config: EngineConfig, dtype: str) -> None:
         script = Path(__file__).with_name("vllm_worker.py")
-        length = LONG_PROMPT_TOKENS + 256
         self._process = subprocess.Popen(
-            [python, "-P", str(script), str(folder), dtype, str(max_num_seqs), str(length)],
+            [python, "-P", str(script), str(folder), architecture, dtype, str(config.max_num_seqs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         if self._read() != READY:
             self.close()
@@ -172,9 +174,9 @@ class VllmArm:
         return Run(len(prompts), prefill, self._generate(prompts, max_tokens) - prefill, max_tokens)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process and those that it started."""
         with self._process:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _generate(self, prompts: Prompts, tokens: int) -> float:
         assert self._process.stdin is not None
@@ -243,14 +245,12 @@ def main() -> None:
     config = EngineConfig(device="cpu", max_num_seqs=max(arguments.sequences))
     folder = resolve_model(model, console.print)
     target = load_target(model.model_copy(update={"model": str(folder)}), config, console.print)
-    arms: dict[str, Arm] = {
-        "engine": EngineArm(target, config),
-        "transformers": TransformersArm(folder, compute_dtype(arguments.dtype, torch.device("cpu"))),
-    }
+    transformers = TransformersArm(folder, compute_dtype(arguments.dtype, torch.device("cpu")))
+    arms: dict[str, Arm] = {"engine": EngineArm(target, config), "transformers": transformers}
     vllm = os.environ.get("VLLM_PYTHON")
     with ExitStack() as stack:
         if vllm:
-            worker = VllmArm(vllm, folder, arguments.dtype, config.max_num_seqs)
+            worker = VllmArm(vllm, folder, transformers.architecture, config, arguments.dtype)
             stack.callback(worker.close)
             arms["vllm"] = worker
         console.print(table(measure(arms, target.tokenizer, arguments)))

@@ -12,18 +12,22 @@ import sys
 import time
 
 READY = "ready"
+LONGEST = 1024
+"""Tokens of prompt and answer."""
 
 
-def serve(folder: str, dtype: str, max_num_seqs: int, max_model_len: int) -> None:
+def serve(folder: str, architecture: str, dtype: str, max_num_seqs: int) -> None:
     """Load the model, say so, then time one batch of greedy answers of exactly so many tokens for each line."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print must not get between the answers
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries and their processes print must not get between the answers
     from vllm import LLM, SamplingParams
 
     model = LLM(
         folder,
         dtype=dtype,
         max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
+        max_model_len=LONGEST,
+        hf_overrides={"architectures": [architecture]},
         enable_prefix_caching=False,
         disable_log_stats=True,
     )
@@ -39,4 +43,5 @@ def serve(folder: str, dtype: str, max_num_seqs: int, max_model_len: int) -> Non
 
 if __name__ == "__main__":
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # it keeps one core for a server that is not there
+    serve(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.bench.engine_speed import VllmArm
+from fleet.config import EngineConfig
 from fleet.errors import ConfigError
 
 STAND_IN = """
@@ -35,7 +36,7 @@ class LLM:
 def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VllmArm]:
     (tmp_path / "vllm.py").write_text(STAND_IN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    arm = VllmArm(sys.executable, tmp_path, "float32", 4)
+    arm = VllmArm(sys.executable, tmp_path, "TinyForCausalLM", EngineConfig(), "float32")
     yield arm
     arm.close()
 
@@ -50,4 +51,4 @@ def test_vllm_is_timed_in_an_environment_of_its_own(vllm: VllmArm) -> None:
 
 def test_an_environment_without_vllm_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vLLM did not start under"):
-        VllmArm(sys.executable, tmp_path, "float32", 4)
+        VllmArm(sys.executable, tmp_path, "TinyForCausalLM", EngineConfig(), "float32")
