@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
 
@@ -35,25 +37,28 @@ async def test_a_speculative_path_answers_byte_for_byte_like_the_baseline(
 
 @pytest.mark.parametrize("path", SPECULATIVE)
 async def test_speculation_really_takes_place(fleet: Fleet, path: str) -> None:
-    wait_until(lambda: fleet.path(path)["draft"] == "healthy", seconds=90, what=f"a healthy draft on {path}")
+    """Asked until it does: on a busy machine the breaker may just have opened, and its pause outlasts an answer."""
+    until = time.monotonic() + 120
+    while (speculation := await speculation_of_an_answer(fleet, path)) is None:
+        assert time.monotonic() < until, f"{path} did not draft: {fleet.path(path)}"
+    assert speculation["num_draft_tokens"] > 0
+    if path == "ngram":  # the untrained stand-in for a draft model seldom guesses right
+        assert speculation["num_accepted_draft_tokens"] > 0
+
+
+async def speculation_of_an_answer(fleet: Fleet, path: str) -> dict[str, Any] | None:
+    """What an answer says about its drafts; None where it had none."""
     async with fleet.client() as client:
         answer = await client.chat.completions.create(
             model="SmolLM2-135M-Instruct",
-            messages=[
-                {
-                    "role": "user",
-                    "content": COPYING,
-                }
-            ],
+            messages=[{"role": "user", "content": COPYING}],
             max_tokens=48,
             temperature=0,
             **on_path(path),
         )
     assert answer.model_extra is not None
-    speculation = answer.model_extra["metrics"]["speculative_decoding"]
-    assert speculation["num_draft_tokens"] > 0
-    if path == "ngram":  # the untrained stand-in for a draft model seldom guesses right
-        assert speculation["num_accepted_draft_tokens"] > 0
+    found: dict[str, Any] | None = answer.model_extra["metrics"]["speculative_decoding"]
+    return found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
