@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fleet.errors import ConfigError
+from pydantic import ValidationError
+
+from fleet.config import explain
+from fleet.errors import ConfigError, DraftUnavailable
 
 
 def replaced(document: str, name: str, text: str) -> str:
@@ -24,3 +29,17 @@ def write_into(path: Path, name: str, text: str) -> None:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     path.write_text(replaced(document, name, text), encoding="utf-8")
+
+
+def present(lines: Callable[[], Iterable[str]], into: Path | None, name: str) -> None:
+    """Print the lines that a benchmark finds, or write them into a document; what it cannot do ends in one line."""
+    try:
+        text = "\n".join(lines())
+        if into is None:
+            sys.stdout.write(text)
+        else:
+            write_into(into, name, text)
+    except (ConfigError, DraftUnavailable) as error:
+        raise SystemExit(str(error)) from error
+    except ValidationError as error:
+        raise SystemExit(explain(error)) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from canary.calibration import rate_bounds
-from deploy.bench.document import write_into
+from deploy.bench.document import present
 from deploy.bench.judge_runs import LIMITS, STEPS, Setting, false_alarms, plan_with, times_to_rollback
 from deploy.bench.judge_traffic import Harm, Shocks
 from deploy.bench.judge_winner import BASELINE_STEP, SPECULATIVE_STEP, compare, fate, streams
@@ -115,19 +115,18 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    lines: list[str] = []
+    present(lambda: _found(arguments), arguments.into, MARKS)
+
+
+def _found(arguments: argparse.Namespace) -> Iterator[str]:
+    """Every row is shown as soon as it is known."""
     for name in arguments.parts:
         title, rows, runs = PARTS[name]
-        lines += [title, ""]
+        yield from (title, "")
         for row in rows(arguments.runs or runs, arguments.seed):
-            lines.append(row)
             sys.stderr.write(row + "\n")
-        lines.append("")
-    text = "\n".join(lines)
-    if arguments.into is None:
-        sys.stdout.write(text)
-    else:
-        write_into(arguments.into, MARKS, text)
+            yield row
+        yield ""
 
 
 if __name__ == "__main__":

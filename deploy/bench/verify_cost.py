@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from deploy.bench.document import write_into
+from deploy.bench.document import present
 from deploy.bench.options import count
-from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, explain
-from fleet.errors import ConfigError
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
 from replicas.engine.model import Model, Segment
 from replicas.target_model import load_target
 
@@ -78,16 +74,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=count, default=10)
     parser.add_argument("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    try:
-        text = "\n".join([*table(_measured(arguments)), ""])
-        if arguments.into is None:
-            sys.stdout.write(text)
-        else:
-            write_into(arguments.into, MARKS, text)
-    except ConfigError as error:
-        raise SystemExit(str(error)) from error
-    except ValidationError as error:
-        raise SystemExit(explain(error)) from error
+    present(lambda: [*table(_measured(arguments)), ""], arguments.into, MARKS)
 
 
 def _measured(arguments: argparse.Namespace) -> Seconds:

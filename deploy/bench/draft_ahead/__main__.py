@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from deploy.bench.document import write_into
+from deploy.bench.document import present
 from deploy.bench.draft_ahead.recording import Recording, record
 from deploy.bench.draft_ahead.simulation import Times
 from deploy.bench.draft_ahead.tables import measured_table, simulated_table
@@ -23,8 +21,8 @@ from deploy.bench.proposers.arms import Stage, stage, start_draft
 from deploy.bench.proposers.block import Measured, requests_of, run_block
 from deploy.bench.proposers.plan import BASELINE, Arm, Cell, Place, places, prompts_of
 from deploy.bench.verify_cost import step_seconds
-from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, SpeculativeConfig, explain
-from fleet.errors import ConfigError, DraftUnavailable
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, SpeculativeConfig
+from fleet.errors import ConfigError
 from replicas.draft_model import load_draft
 from replicas.draft_worker import DraftSettings
 
@@ -39,16 +37,7 @@ SERIAL, AHEAD = "serial", "ahead"
 def main() -> None:
     """Hit rate of draft-ahead and the round time it hides: measured, and simulated for separate machines."""
     arguments = _parser().parse_args()
-    try:
-        text = "\n".join(_tables(arguments))
-        if arguments.into is None:
-            sys.stdout.write(text)
-        else:
-            write_into(arguments.into, MARKS, text)
-    except (ConfigError, DraftUnavailable) as error:
-        raise SystemExit(str(error)) from error
-    except ValidationError as error:
-        raise SystemExit(explain(error)) from error
+    present(lambda: _tables(arguments), arguments.into, MARKS)
 
 
 def _tables(arguments: argparse.Namespace) -> list[str]:

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from deploy.bench.document import write_into
+from deploy.bench.document import present
 from deploy.bench.options import count
 from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Served, stage
@@ -19,8 +17,8 @@ from deploy.bench.proposers.choice import NAMES, RULES, USELESS, arms_of
 from deploy.bench.proposers.plan import Arm, Cell, Place, places, prompts_of
 from deploy.bench.proposers.report import tables
 from deploy.bench.proposers.run_file import RunFile
-from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, explain
-from fleet.errors import ConfigError, DraftUnavailable
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from fleet.errors import ConfigError
 from fleet.generation import GenerationRequest
 
 CATEGORIES = ("chat", "code", "summarization")
@@ -33,16 +31,7 @@ MARKS = "bench-proposers"
 def main() -> None:
     """Speed-up, acceptance and costs of every proposer, in turns with the baseline on the same engine and prompts."""
     arguments = _parser().parse_args()
-    try:
-        text = "\n".join(_measured(arguments))
-        if arguments.into is None:
-            sys.stdout.write(text)
-        else:
-            write_into(arguments.into, MARKS, text)
-    except (ConfigError, DraftUnavailable) as error:
-        raise SystemExit(str(error)) from error
-    except ValidationError as error:
-        raise SystemExit(explain(error)) from error
+    present(lambda: _measured(arguments), arguments.into, MARKS)
 
 
 def _measured(arguments: argparse.Namespace) -> list[str]:
