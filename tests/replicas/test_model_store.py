@@ -38,6 +38,13 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         resolve(tmp_path)
 
 
+def test_every_proposer_that_is_shipped_is_found_by_its_name() -> None:
+    for name, kind in model_store.SHIPPED_PROPOSERS.items():
+        folder = resolve(name) if kind == "draft" else model_store.resolve_head(name, None, lambda line: None)
+        assert folder.name == kind
+        assert (folder / "config.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
