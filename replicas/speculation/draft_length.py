@@ -14,13 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.generation import Round
-from replicas.speculation.step_costs import Line, LineFit
+from replicas.speculation.step_costs import DraftCosts, Line, LineFit
 
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_TRIALS = 4.0
 SEQUENCE_MEMORY_TRIALS = 24.0
 POOL_MEMORY_TRIALS = 128.0
 PROBE_EVERY_STEPS = 64
+PROBE_STEPS = 2
+"""A probe's first round also catches up on what was not drafted for; the second one tells what a round costs."""
 LARGEST_ITERATIONS = 16
 
 
@@ -122,11 +124,15 @@ class DraftLengths:
     def __init__(self, level_rows: tuple[int, ...] = ()) -> None:
         self._level_rows = level_rows
         self._target = LineFit()
-        self._draft = LineFit()
+        self._draft = DraftCosts()
         self._pool = AcceptanceEstimate()
         self._sequences: dict[int, AcceptanceEstimate] = {}
         self._undrafted_steps: dict[int, int] = {}
         self._quiet_steps = 0
+        self._batch = 0
+        """Sequences of the last choice."""
+        self._is_catching_up = False
+        """Whether the last choice resumed drafts after steps without."""
         self._last: tuple[Costs, int, float] | None = None
         """Costs, depth and rate of the last choice."""
 
@@ -135,8 +141,12 @@ class DraftLengths:
         self._target.observe(rows, seconds)
 
     def observe_draft(self, depth: int, seconds: float) -> None:
-        """The time the engine waited for proposals of up to `depth` tokens, whether they came or not."""
-        self._draft.observe(depth, seconds)
+        """The time the engine waited for proposals of up to `depth` tokens, whether they came or not.
+
+        It says nothing where the proposer had first to read what was generated without it.
+        """
+        if not self._is_catching_up:
+            self._draft.observe(self._batch, depth, seconds)
 
     def observe_round(self, sequence_id: int, round_: Round) -> None:
         known = self._sequences.get(sequence_id, self._newcomer())
@@ -153,17 +163,18 @@ class DraftLengths:
         """Lengths for the next step by sequence id, each at most its cap.
 
         As long as a cost is unknown they are the caps: something must be measured. Where nothing was drafted for
-        `PROBE_EVERY_STEPS`, one token is tried, so that a proposer that got better is noticed.
+        `PROBE_EVERY_STEPS`, one token is tried `PROBE_STEPS` times, so that a proposer that got better is noticed.
         """
+        self._batch = len(caps)
         costs = self._costs()
         if costs is None:
-            return dict(caps)
+            return self._noted(dict(caps))
         candidates = [
             Candidate(self._sequences.get(sequence_id, self._newcomer()).rate, cap) for sequence_id, cap in caps.items()
         ]
         choice = choose_lengths(candidates, costs)
         self._last = (costs, max(choice.lengths, default=0), choice.rate)
-        return self._with_probes(dict(zip(caps, choice.lengths, strict=True)), caps)
+        return self._noted(self._with_probes(dict(zip(caps, choice.lengths, strict=True)), caps))
 
     def forget(self, sequence_ids: Iterable[int]) -> None:
         for sequence_id in sequence_ids:
@@ -175,18 +186,25 @@ class DraftLengths:
         self._quiet_steps = self._quiet_steps + 1 if is_quiet else 0
         probe_all = self._quiet_steps >= PROBE_EVERY_STEPS
         for sequence_id, length in lengths.items():
-            undrafted = self._undrafted_steps.get(sequence_id, 0) + 1 if length == 0 else 0
+            undrafted = self._undrafted_steps.get(sequence_id, 0) + (length == 0)
             # Beside others that draft, a probe costs a row; where none does, all share the one that costs a round.
             if probe_all or (not is_quiet and undrafted >= PROBE_EVERY_STEPS):
                 lengths[sequence_id] = min(max(1, length), caps[sequence_id])
-                undrafted = 0
-            self._undrafted_steps[sequence_id] = undrafted
-        if probe_all:
+        if self._quiet_steps >= PROBE_EVERY_STEPS + PROBE_STEPS - 1:
             self._quiet_steps = 0
         return lengths
 
+    def _noted(self, lengths: dict[int, int]) -> dict[int, int]:
+        """Keep count of the steps that each sequence was not drafted for."""
+        before = self._undrafted_steps
+        self._is_catching_up = any(length and before.get(sequence_id) for sequence_id, length in lengths.items())
+        self._undrafted_steps = {
+            sequence_id: 0 if length else before.get(sequence_id, 0) + 1 for sequence_id, length in lengths.items()
+        }
+        return lengths
+
     def _costs(self) -> Costs | None:
-        target, draft = self._target.line(), self._draft.line()
+        target, draft = self._target.line(), self._draft.line(self._batch)
         return Costs(target, draft, self._level_rows) if target is not None and draft is not None else None
 
     def _newcomer(self) -> AcceptanceEstimate:

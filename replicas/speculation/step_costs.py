@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 
@@ -53,3 +54,34 @@ class LineFit:
         if slope * self._size > self._seconds:  # through the origin rather than below it
             slope = self._seconds / self._size
         return Line(self._seconds - slope * self._size, slope)
+
+
+ENOUGH_DRAFTS = 3
+"""Rounds from which a size of batch has a line of its own; one alone may be an outlier."""
+
+
+class DraftCosts:
+    """Seconds of drafting by depth, apart for batches of 1, 2, 3 to 4, 5 to 8, … sequences.
+
+    A level costs more in a large batch: what was learned in one says little of another, and where nothing is drafted
+    nothing would put it right.
+    """
+
+    def __init__(self) -> None:
+        self._fits: defaultdict[int, LineFit] = defaultdict(LineFit)
+        self._seen: Counter[int] = Counter()
+
+    def observe(self, batch: int, depth: int, seconds: float) -> None:
+        size = _size(batch)
+        self._fits[size].observe(depth, seconds)
+        self._seen[size] += 1
+
+    def line(self, batch: int) -> Line | None:
+        """The present fit, or None where too little was drafted in batches of this size."""
+        size = _size(batch)
+        return self._fits[size].line() if self._seen[size] >= ENOUGH_DRAFTS else None
+
+
+def _size(batch: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, batch - 1).bit_length()

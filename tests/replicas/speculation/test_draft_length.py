@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from fleet.generation import Round
 from replicas.speculation.draft_length import (
     PROBE_EVERY_STEPS,
+    PROBE_STEPS,
     AcceptanceEstimate,
     Candidate,
     Costs,
     DraftLengths,
     choose_lengths,
 )
-from replicas.speculation.step_costs import Line
+from replicas.speculation.step_costs import ENOUGH_DRAFTS, Line
 
 seconds = st.floats(1e-4, 0.1)
 lines = st.builds(Line, fixed=st.floats(0, 0.1), slope=seconds)
@@ -109,7 +110,7 @@ def test_a_useless_proposer_is_asked_only_to_see_whether_it_got_better() -> None
     steps = Serving(**CHEAP).run(600, acceptance=0.0)[100:]
     asked = [drafted for drafted in steps if any(drafted)]
     assert all(max(drafted) == 1 for drafted in asked)
-    assert 500 // PROBE_EVERY_STEPS - 1 <= len(asked) <= 500 // PROBE_EVERY_STEPS + 1
+    assert abs(len(asked) - PROBE_STEPS * (500 // PROBE_EVERY_STEPS)) <= PROBE_STEPS
 
 
 def test_a_perfect_proposer_is_asked_for_all_it_may_draft() -> None:
@@ -125,7 +126,40 @@ def test_a_proposer_that_becomes_good_is_found_out() -> None:
 
 def test_a_proposer_that_costs_more_than_it_brings_is_left_alone() -> None:
     steps = Serving(Line(0.03, 0.0), Line(0.2, 0.01)).run(300, acceptance=0.9)[100:]
-    assert sum(map(any, steps)) <= len(steps) // PROBE_EVERY_STEPS + 1
+    assert sum(map(any, steps)) <= PROBE_STEPS * (len(steps) // PROBE_EVERY_STEPS + 1)
+
+
+def test_what_a_large_batch_costs_does_not_keep_a_small_one_from_drafting() -> None:
+    """A level of eight sequences takes longer than one of a single sequence."""
+    lengths = measured(8, seconds=0.5)
+    assert not any(lengths.choose(dict.fromkeys(range(8), CAP)).values())
+    assert lengths.choose({1: CAP}) == {1: CAP}, "nothing is known of a single sequence"
+    for _ in range(ENOUGH_DRAFTS + 1):  # the first of them catches up
+        lengths.observe_draft(CAP, 0.001)
+        lengths.observe_target(1, 0.03)
+        assert lengths.choose({1: CAP})[1] > 0
+    assert not any(lengths.choose(dict.fromkeys(range(8), CAP)).values())
+
+
+def test_a_round_that_first_catches_up_is_no_measure_of_the_next() -> None:
+    """Drafting has become free, but whoever resumes it reads for 9 s what was generated without it."""
+    lengths = measured(1, seconds=0.5)
+    drafted = [0]
+    for _ in range(80 * PROBE_EVERY_STEPS):
+        drafted.append(lengths.choose({1: CAP})[1])
+        if drafted[-1]:
+            lengths.observe_draft(drafted[-1], 0.0 if drafted[-2] else 9.0)
+    assert all(drafted[-PROBE_EVERY_STEPS:])
+
+
+def measured(batch: int, seconds: float) -> DraftLengths:
+    """Lengths that know what a target step costs, and a draft in a batch of this size."""
+    lengths = DraftLengths()
+    lengths.observe_target(batch, 0.03)
+    for _ in range(ENOUGH_DRAFTS):
+        lengths.choose(dict.fromkeys(range(batch), CAP))
+        lengths.observe_draft(CAP, seconds)
+    return lengths
 
 
 def test_nothing_is_chosen_before_something_is_measured() -> None:
@@ -143,9 +177,8 @@ def test_no_length_exceeds_its_cap_even_when_probing(caps: list[int], acceptance
 
 
 def test_a_poor_sequence_is_tried_again_beside_good_ones() -> None:
-    lengths = DraftLengths()
+    lengths = measured(2, seconds=0.005)
     lengths.observe_target(8, 0.03)
-    lengths.observe_draft(4, 0.005)
     for _ in range(40):
         lengths.observe_round(1, Round(4, 4))
         lengths.observe_round(2, Round(1, 0))
@@ -156,9 +189,7 @@ def test_a_poor_sequence_is_tried_again_beside_good_ones() -> None:
 
 
 def test_a_forgotten_sequence_starts_from_what_the_others_showed() -> None:
-    lengths = DraftLengths()
-    lengths.observe_target(2, 0.03)
-    lengths.observe_draft(4, 0.004)
+    lengths = measured(1, seconds=0.004)
     for _ in range(100):
         lengths.observe_round(1, Round(4, 0))
     assert lengths.choose({1: 4}) == {1: 0}
