@@ -188,7 +188,7 @@ class Controller:
         if rollout is None or window is None or at - window.opened < rollout.plan.window:
             return
         plan = rollout.plan
-        closed = window.close(at, plan.stable, plan.canary, self._view.at_close(plan.canary))
+        closed = window.close(at, plan.stable, plan.canary, self._view.at_close())
         self._desk.apply(WindowClosed(at, closed))
         self._desk.open_window(at)
 

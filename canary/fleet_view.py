@@ -150,12 +150,12 @@ class FleetView:
             gpus=len(reports) * (self.paths[path].gpus or 1.0),
         )
 
-    def at_close(self, canary: str) -> AtClose:
+    def at_close(self) -> AtClose:
         """What a window notes when it closes."""
         waiting: Counter[str] = Counter()
         for router in self.routers.values():
             waiting.update(router.open)
-        return AtClose(self.in_flight(canary), dict(waiting), tuple(self.routers))
+        return AtClose(dict(waiting), tuple(self.routers))
 
     def follows(self, version: int) -> bool:
         """Whether there are routers and all of them route by this split or a later one."""

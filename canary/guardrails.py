@@ -18,7 +18,7 @@ from canary.judging.throughput import ThroughputRail
 from canary.limits import AcceptanceDrop, GapSlo, Increase, PeakThroughput, QueueDelay
 from canary.plan import Plan
 from canary.verdict import Level, Proof, Stage, Verdict, worst
-from canary.windows import Window, ended, has_signal
+from canary.windows import Hearing, Window, ended, hearing
 from fleet.traffic import HardTrip, HardTripKind
 
 __all__ = ["Evidence", "Level", "Proof", "Rail", "Signal", "Stage", "Verdict", "judge", "observe", "worst"]
@@ -32,9 +32,9 @@ class Signal(StrEnum):
 
     SEEN = "seen"
     CANARY_SILENT = "canary_silent"
-    """Canary requests wait and nothing is heard of them, while stable is heard or has no requests."""
+    """Canary requests have waited for a whole window, while stable is heard or has no requests."""
     ALL_SILENT = "all_silent"
-    """Nothing at all: no traffic, or no routers. Moving traffic now would be moving it blind."""
+    """Nothing of either path: no traffic, no routers, or no answers. Moving traffic now would be moving it blind."""
     MISROUTED = "misrouted"
     """The routers do not give the canary what was set: what is compared is not what was meant. Never goes away."""
 
@@ -48,7 +48,7 @@ class Evidence:
     trip: HardTrip | None = None
     signal: Signal = Signal.SEEN
     canary_waiting: int = 0
-    """Canary requests that were waiting for an answer at the end of the last window."""
+    """Canary requests that were open at the end of the last window."""
     to_skip: int = 0
     """Windows that latency still has to ignore after a change of weight."""
     assigned: tuple[int, int] = (0, 0)
@@ -93,13 +93,13 @@ def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool
     moment = Moment(is_promoted, evidence.to_skip == 0)
     stable_ended, canary_ended = ended(window.stable), ended(window.canary)
     rails = tuple(rail.observe(window, moment) for rail in evidence.rails)
-    heard = _signal(window, evidence.signal)
+    heard = _signal(window)
     is_misrouted = any(isinstance(rail, SplitRail) and rail.has_tripped for rail in rails)
     return replace(
         evidence,
         rails=rails,
         signal=Signal.MISROUTED if is_misrouted and heard != Signal.CANARY_SILENT else heard,
-        canary_waiting=max(window.canary.assigned, window.canary_in_flight),
+        canary_waiting=window.canary_usage.open_requests,
         to_skip=max(0, evidence.to_skip - 1),
         assigned=evidence.assigned if evidence.is_mixed(plan) else _added(evidence.assigned, window),
         step_windows=evidence.step_windows + moment.is_steady,
@@ -112,14 +112,16 @@ def _added(assigned: tuple[int, int], window: Window) -> tuple[int, int]:
     return assigned[0] + window.stable.assigned, assigned[1] + window.canary.assigned
 
 
-def _signal(window: Window, before: Signal) -> Signal:
-    if has_signal(window.canary):
-        return Signal.SEEN
-    is_waiting = window.canary.assigned > 0 or (before == Signal.CANARY_SILENT and window.canary_in_flight > 0)
+def _signal(window: Window) -> Signal:
+    canary = hearing(window.canary, window.canary_usage.open_requests)
+    stable = hearing(window.stable, window.stable_usage.open_requests)
     # Stable without requests of its own has nothing to be heard of, as at 100 %: that excuses nobody.
-    if is_waiting and (has_signal(window.stable) or not window.stable.assigned):
+    if canary == Hearing.SILENT and stable in (Hearing.HEARD, Hearing.IDLE):
         return Signal.CANARY_SILENT
-    return Signal.SEEN if has_signal(window.stable) else Signal.ALL_SILENT
+    if Hearing.HEARD in (canary, stable):
+        return Signal.SEEN
+    is_too_early = Hearing.WAITED_FOR in (canary, stable) and Hearing.SILENT not in (canary, stable)
+    return Signal.SEEN if is_too_early else Signal.ALL_SILENT
 
 
 def judge(evidence: Evidence, plan: Plan, stage: Stage) -> tuple[Verdict, ...]:

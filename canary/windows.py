@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from canary.stats.binomial import Count
 from fleet.traffic import Outcome, PathTally, RouterReport
 
 _FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TRUNCATED)
+_ANSWERS = (Outcome.DONE, Outcome.TRUNCATED, Outcome.FAILED)
+"""Ends that the path itself brought about; whoever gave up waiting was not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,6 @@ class Window:
     """The weight that was set when the window opened; known before any of its data."""
     stable: PathTally
     canary: PathTally
-    canary_in_flight: int = 0
-    """Streams open on the canary when the window closed."""
     stable_usage: ArmUsage = ArmUsage()
     canary_usage: ArmUsage = ArmUsage()
     control: PathTally = field(default_factory=PathTally)
@@ -101,7 +102,6 @@ class OpenWindow:
             self.canary_percent,
             self.tallies.get(stable, PathTally()),
             self.tallies.get(canary, PathTally()),
-            fleet.canary_in_flight,
             self.usage.get(stable, ArmUsage()) + ArmUsage(open_requests=fleet.open_requests.get(stable, 0)),
             self.usage.get(canary, ArmUsage()) + ArmUsage(open_requests=fleet.open_requests.get(canary, 0)),
             self.control.get(stable, PathTally()),
@@ -131,7 +131,6 @@ class OpenWindow:
 class AtClose:
     """What is known of the fleet at the moment a window closes."""
 
-    canary_in_flight: int = 0
     open_requests: Mapping[str, int] = field(default_factory=dict)
     """Compared requests, by assigned path."""
     routers: tuple[str, ...] = ()
@@ -158,6 +157,26 @@ def cancellations(tally: PathTally) -> Count:
     return Count(tally.outcomes.get(Outcome.CANCELLED, 0), ended(tally))
 
 
-def has_signal(tally: PathTally) -> bool:
-    """Whether anything but assignments was heard of the arm."""
-    return tally.itl.total > 0 or ended(tally) > 0
+class Hearing(StrEnum):
+    """What was heard of one arm in a window."""
+
+    HEARD = "heard"
+    """A token or an answer, whether or not any request ended."""
+    WAITED_FOR = "waited_for"
+    """It has requests, but none that waited from the window's beginning: too early to call it silent."""
+    SILENT = "silent"
+    """Requests waited when the window began and when it ended, and nothing came in between."""
+    IDLE = "idle"
+    """It has no requests."""
+
+
+def hearing(tally: PathTally, open_requests: int) -> Hearing:
+    """What a window heard of an arm that had so many requests open when it closed.
+
+    What was open when it began follows from the rest: begun + assigned = open + ended.
+    """
+    if tally.output_tokens > 0 or any(tally.outcomes.get(outcome, 0) for outcome in _ANSWERS):
+        return Hearing.HEARD
+    if open_requests > 0 and open_requests + ended(tally) > tally.assigned:
+        return Hearing.SILENT
+    return Hearing.WAITED_FOR if tally.assigned or open_requests else Hearing.IDLE

@@ -19,7 +19,7 @@ from canary.events import (
     Ticked,
     WindowClosed,
 )
-from canary.windows import Window
+from canary.windows import ArmUsage, Window
 from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally
 from tests.canary.world import plan
 
@@ -36,8 +36,12 @@ def tally(requests: int, *, itl: float = 0.03, failed: int = 0, acceptance: floa
     return found
 
 
-def window(canary: PathTally, stable: PathTally, *, percent: float = 5.0, in_flight: int = 0) -> Window:
-    return Window(2.0, percent, stable, canary, in_flight)
+def window(
+    canary: PathTally, stable: PathTally, *, percent: float = 5.0, still_open: tuple[int, int] = (0, 0)
+) -> Window:
+    """A window that closed with so many requests open, the canary's first."""
+    of_canary, of_stable = (ArmUsage(open_requests=count) for count in still_open)
+    return Window(2.0, percent, stable, canary, of_stable, of_canary)
 
 
 tallies = st.builds(
@@ -49,7 +53,13 @@ tallies = st.builds(
     st.sampled_from([0, 0, 0, 1, 12]),
     st.sampled_from([None, 0.1, 0.7, 0.9]),
 )
-windows = st.builds(Window, st.just(2.0), st.sampled_from([5.0, 50.0, 95.0]), tallies, tallies, st.integers(0, 3))
+windows = st.builds(
+    window,
+    tallies,
+    tallies,
+    percent=st.sampled_from([5.0, 50.0, 95.0]),
+    still_open=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
 
 
 def _makers() -> list[st.SearchStrategy[Event]]:

@@ -35,7 +35,7 @@ from canary.judging.split import SplitRail
 from canary.rollout import advance
 from canary.rollout_state import Rollout, begin
 from canary.verdict import Level, Proof, Stage, Verdict
-from canary.windows import Window
+from canary.windows import ArmUsage, Window
 from fleet.errors import InvalidTransition
 from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally
 from tests.canary.world import plan
@@ -92,7 +92,7 @@ def _windows() -> Iterator[Window]:
     heard = PathTally(assigned=3, outcomes={Outcome.DONE: 3})
     for level in Level:
         yield Window(WINDOW_SECONDS, 40.0, heard, replace(heard, stalled=int(level)))
-    yield Window(WINDOW_SECONDS, 40.0, heard, PathTally(assigned=3))
+    yield Window(WINDOW_SECONDS, 40.0, heard, PathTally(), canary_usage=ArmUsage(open_requests=3))
     yield Window(WINDOW_SECONDS, 40.0, PathTally(), PathTally())
     yield Window(WINDOW_SECONDS, 40.0, heard, replace(heard, newcomers=MISROUTED))
 

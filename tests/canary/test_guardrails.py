@@ -205,16 +205,28 @@ def test_the_signal_tells_silence_of_the_canary_from_silence_of_all():
         evidence, _ = seen(windows)
         return evidence.signal
 
-    nothing, waiting = PathTally(), PathTally(assigned=2)
+    nothing = PathTally()
     assert signal(window(tally(1), tally(9))) == Signal.SEEN
     assert signal(window(nothing, nothing)) == Signal.ALL_SILENT
-    assert signal(window(waiting, tally(9))) == Signal.CANARY_SILENT
     assert signal(window(nothing, tally(9))) == Signal.SEEN
-    still_open = window(nothing, tally(9), in_flight=2)
-    assert signal(window(waiting, tally(9)), still_open) == Signal.CANARY_SILENT
-    assert signal(still_open) == Signal.SEEN
-    assert signal(window(waiting, nothing, percent=100.0)) == Signal.CANARY_SILENT
-    assert signal(window(waiting, waiting)) == Signal.ALL_SILENT
+    assert signal(window(nothing, tally(9), still_open=(2, 0))) == Signal.CANARY_SILENT
+    assert signal(window(nothing, nothing, still_open=(2, 0), percent=100.0)) == Signal.CANARY_SILENT
+    assert signal(window(nothing, nothing, still_open=(2, 2))) == Signal.ALL_SILENT
+    assert signal(window(tally(1), nothing, still_open=(0, 2))) == Signal.SEEN
+
+
+def test_a_request_longer_than_a_window_is_no_silence():
+    def signal(*windows) -> Signal:
+        evidence, _ = seen(windows)
+        return evidence.signal
+
+    came, prefilling = PathTally(assigned=1), PathTally(assigned=2)
+    streaming = PathTally(output_tokens=40)
+    assert signal(window(came, tally(9), still_open=(1, 3))) == Signal.SEEN, "it came just before the window closed"
+    assert signal(window(streaming, tally(9), still_open=(1, 3))) == Signal.SEEN, "it streams and does not end"
+    assert signal(window(came, prefilling, still_open=(1, 2))) == Signal.SEEN, "traffic flows, nothing can be due yet"
+    assert signal(window(came, PathTally(), still_open=(1, 2))) == Signal.ALL_SILENT, "stable's waited all through it"
+    assert signal(window(PathTally(), prefilling, still_open=(1, 2))) == Signal.ALL_SILENT, "too early to excuse stable"
 
 
 def test_no_evidence_at_all_is_finite_everywhere():

@@ -185,7 +185,7 @@ def test_a_trip_of_stable_is_not_the_canarys_fault():
 
 
 def test_silence_of_the_canary_alone_holds_and_then_rolls_back():
-    silent = window(PathTally(assigned=3), tally(10))
+    silent = window(PathTally(assigned=2), tally(10), still_open=(3, 0))
     rollout = after(baking(), WindowClosed(10.0, silent))
     assert (rollout.state, rollout.reason) == (State.HOLDING, "no data from the canary")
     assert after(rollout, Ticked(27.9)).state == State.HOLDING

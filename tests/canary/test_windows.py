@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.stats.binomial import Count
-from canary.windows import ArmUsage, AtClose, OpenWindow, cancellations, failures, has_signal
+from canary.windows import ArmUsage, AtClose, Hearing, OpenWindow, cancellations, failures, hearing
 from fleet.traffic import Outcome, PathTally, RouterReport
 from tests.canary.events_strategy import tallies
 
@@ -49,10 +50,48 @@ def test_an_open_window_survives_the_journal(found):
 
 
 def test_a_window_without_deltas_is_empty_and_knows_its_length():
-    window = OpenWindow(10.0, 25.0).close(40.5, "baseline", "speculative", AtClose(3))
-    assert (window.seconds, window.canary_percent, window.canary_in_flight) == (30.5, 25.0, 3)
+    window = OpenWindow(10.0, 25.0).close(40.5, "baseline", "speculative", AtClose())
+    assert (window.seconds, window.canary_percent) == (30.5, 25.0)
     assert window.canary == PathTally()
-    assert not has_signal(window.canary)
+    assert hearing(window.canary, 0) == Hearing.IDLE
+
+
+@pytest.mark.parametrize(
+    "tally",
+    [
+        PathTally(assigned=1, outcomes={Outcome.DONE: 1}),
+        PathTally(assigned=1, outcomes={Outcome.FAILED: 1}),
+        PathTally(output_tokens=1),
+    ],
+    ids=["it answered", "it refused", "one token of a request that goes on"],
+)
+def test_an_arm_is_heard_whether_or_not_its_requests_end(tally):
+    assert hearing(tally, 4) == Hearing.HEARD
+
+
+def test_an_arm_is_silent_once_requests_waited_for_a_whole_window():
+    assert hearing(PathTally(assigned=3), 3) == Hearing.WAITED_FOR, "all three came while the window was open"
+    assert hearing(PathTally(assigned=3), 4) == Hearing.SILENT, "one was there before"
+    assert hearing(PathTally(), 1) == Hearing.SILENT
+
+
+def test_clients_that_give_up_are_no_sign_of_life():
+    gone = PathTally(assigned=2, outcomes={Outcome.CANCELLED: 2, Outcome.TIMED_OUT: 1})
+    assert hearing(gone, 1) == Hearing.SILENT, "two were there when it began, and one is there when it ends"
+    assert hearing(gone, 0) == Hearing.WAITED_FOR, "nobody waits any more"
+    charged = PathTally(assigned=1, stalled=2)
+    charged.itl.add(1.5, 2)
+    assert hearing(charged, 2) == Hearing.SILENT, "what is charged for a stream's silence was not heard of it"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
+def test_silence_is_what_a_list_of_requests_shows(before, came, gave_up):
+    waiting = ["before"] * before + ["came"] * came
+    left = waiting[:gave_up]
+    tally = PathTally(assigned=came, outcomes={Outcome.CANCELLED: len(left)})
+    is_silent = before > 0 and len(waiting) > len(left)
+    assert (hearing(tally, len(waiting) - len(left)) == Hearing.SILENT) == is_silent
 
 
 def test_what_a_path_did_not_finish_itself_is_its_failure():

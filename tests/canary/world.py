@@ -51,8 +51,9 @@ class Router:
             self.sequence += 1
             tallies, self.compared = self.compared, {}
             trips, self.trips = tuple(self.trips), []
+            waiting = dict(self.open)
             self.outstanding = RouterReport(
-                self.router_id, self.sequence, self.split.version, tallies, tallies, trips, dict(self.open)
+                self.router_id, self.sequence, self.split.version, tallies, tallies, trips, waiting, waiting
             )
         reply = controller.report(self.outstanding)
         if reply.acknowledged >= self.outstanding.sequence:

@@ -4,6 +4,7 @@ import pytest
 
 from canary.guardrails import Signal
 from canary.verdict import Level
+from canary.windows import ArmUsage
 from fleet.traffic import PathTally
 from tests.canary.judging.rails import evidence_of, verdict, window
 
@@ -19,7 +20,8 @@ def test_a_split_as_set_passes():
 
 
 def test_silence_of_the_canary_is_heard_through_a_wrong_split():
-    silent = window(PathTally(assigned=3), PathTally(assigned=3, outcomes={"done": 3}))
+    answering = PathTally(assigned=3, outcomes={"done": 3})
+    silent = window(PathTally(assigned=3), answering, usage=(ArmUsage(open_requests=4), ArmUsage()))
     found = evidence_of("realised_split", {}, [*[drawn(6, 4)] * 50, silent])
     assert found.signal == Signal.CANARY_SILENT
 
