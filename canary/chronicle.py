@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary.events import RolloutStarted, WindowClosed
+from canary.events import OPERATORS, HardTripped, RolloutStarted, Ticked, WindowClosed
 from canary.rollout_state import OVER, State
 from canary.status import ExportedEvent, HistoryEntry, RolloutSummary
 from canary.store import EVENTS, NOTICES, Store
@@ -24,6 +24,14 @@ _COLUMNS = (
     EVENTS.c.summary,
 )
 _STARTS = EVENTS.c.kind == RolloutStarted.__name__
+_JUDGING = (WindowClosed, HardTripped, Ticked)
+"""What takes a canary back; told without a notice in journals of the first format."""
+_TURNS = sa.or_(
+    EVENTS.c.kind.in_(kind.__name__ for kind in (RolloutStarted, *OPERATORS)),
+    EVENTS.c.id.in_(sa.select(NOTICES.c.id)),
+    sa.and_(EVENTS.c.state == State.ROLLED_BACK.value, EVENTS.c.kind.in_(kind.__name__ for kind in _JUDGING)),
+)
+"""What says why a rollout is as it is; replicas and routers go on coming and going after its end."""
 _IS_TOLD = sa.or_(
     EVENTS.c.kind != WindowClosed.__name__,
     EVENTS.c.id.in_(sa.select(NOTICES.c.id)),
@@ -87,7 +95,7 @@ class Chronicle:
         query = query.where(EVENTS.c.rollout == rollout_id).order_by(EVENTS.c.id.desc()).limit(1)
         with self._store.transaction() as connection:
             attempt, state, weight, _ = connection.execute(query).one()
-            reason = connection.execute(query.where(EVENTS.c.kind != "SplitApplied")).one().summary
+            reason = connection.execute(query.where(_TURNS)).one().summary
         return RolloutSummary(
             id=rollout_id,
             canary=str(plan["canary"]),

@@ -115,7 +115,7 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any], float], Event]] = {
     "pause": lambda _, at: OperatorPaused(at),
     "resume": lambda _, at: OperatorResumed(at),
     "promote": lambda arguments, at: OperatorPromoted(at, flag(arguments, "full")),
-    "abort": lambda arguments, at: OperatorAborted(at, text(arguments, "reason")),
+    "abort": lambda arguments, at: OperatorAborted(at, text(arguments, "reason"), text(arguments, "by")),
     "retry": lambda _, at: OperatorRetried(at),
     "set-weight": lambda arguments, at: OperatorSetWeight(at, _weight(arguments)),
 }

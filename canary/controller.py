@@ -12,6 +12,7 @@ from canary.calibrated import Advice, advise, read_calibration
 from canary.desk import Desk
 from canary.drift_watch import DriftWatch
 from canary.events import (
+    BY_CONTROLLER,
     CapacityChanged,
     HardTripped,
     OperatorAborted,
@@ -177,7 +178,7 @@ class Controller:
             return
         ready = self._view.ready(rollout.plan.canary)
         if rollout.state == State.PREPARING and (reasons := doubts(rollout.plan, self._view.fingerprints())):
-            self._desk.apply(OperatorAborted(at, "; ".join(reasons)))
+            self._desk.apply(OperatorAborted(at, "; ".join(reasons), BY_CONTROLLER))
             return
         # Just after a start nobody has reported yet: that is no reason to take the canary out.
         if ready >= rollout.capacity.ready or at - self._opened_at > STALE_SECONDS:

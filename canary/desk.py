@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from canary.calibrated import Calibrated, with_newest
-from canary.events import Event, OperatorAborted, RolloutStarted, SetSplit
+from canary.events import BY_CONTROLLER, Event, OperatorAborted, RolloutStarted, SetSplit
 from canary.history import tell
 from canary.journal import Entry, Journal
 from canary.memory import NAMES, Memory
@@ -195,7 +195,8 @@ class Desk:
         if self.rollout is not None and not self.rollout.is_final:
             missing = {self.rollout.plan.stable, self.rollout.plan.canary} - set(paths)
             if missing and self.rollout.is_judged:
-                self.apply(OperatorAborted(self.now(), f"path '{min(missing)}' is no longer configured"))
+                reason = f"path '{min(missing)}' is no longer configured"
+                self.apply(OperatorAborted(self.now(), reason, BY_CONTROLLER))
         if self.memory.stable not in paths or self.memory.split.stable not in paths:
             self.memory.stable = stable
             self._route(SetSplit(stable, None, 0.0))

@@ -91,11 +91,18 @@ class OperatorPromoted:
     full: bool
 
 
+BY_CONTROLLER = "the controller"
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorAborted:
+    """By a person; or by the controller, where the fleet no longer is what the plan was made for."""
+
     verb: ClassVar[str] = "abort"
     at: float
     reason: str
+    by: str = ""
+    """Who; empty where they did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,16 @@ class OperatorRetried:
     verb: ClassVar[str] = "retry"
     at: float
 
+
+OPERATORS = (
+    OperatorPaused,
+    OperatorResumed,
+    OperatorPromoted,
+    OperatorAborted,
+    OperatorSetWeight,
+    OperatorRetried,
+)
+"""The kinds that a command makes."""
 
 Event = (
     CapacityChanged

@@ -45,14 +45,12 @@ def _event(event: RolloutStarted | Event, after: Rollout) -> str:
             return _window(event.window, verdicts_of(after))
         case HardTripped():
             return f"hard trip {event.trip.kind} on '{event.trip.path}': {event.trip.detail}"
-        case Ticked():
-            return ""
+        case Ticked() | OperatorAborted():
+            return ""  # the state that it led to says all
         case OperatorPaused() | OperatorResumed() | OperatorRetried():
             return f"operator: {event.verb}"
         case OperatorPromoted():
             return f"operator: promote{' --full' if event.full else ''}"
-        case OperatorAborted():
-            return "operator: abort"
         case OperatorSetWeight():
             return f"operator: set-weight {event.percent:g}"
 

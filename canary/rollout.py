@@ -209,7 +209,8 @@ def _aborted(rollout: Rollout, event: OperatorAborted) -> Rollout:
             f"rollout '{rollout.id}' is promoted and '{rollout.plan.canary}' is the stable path: "
             f"start a rollout to '{rollout.plan.stable}' to go back"
         )
-    return replace(rollout, state=State.ABORTED, reason=event.reason or "aborted by the operator", override=None)
+    reason = f"by {event.by or 'the operator'}" + (f": {event.reason}" if event.reason else "")
+    return replace(rollout, state=State.ABORTED, reason=reason, override=None)
 
 
 def _retried(rollout: Rollout, _: OperatorRetried) -> Rollout:

@@ -293,6 +293,7 @@ class RolloutSummary(TypedDict):
     attempt: int
     weight: float
     reason: str
+    """Its last turn, as `history` tells it."""
     started_at: float
     ended_at: float | None
 
@@ -323,7 +324,7 @@ class Outlook(TypedDict):
 class CommandAnswer(TypedDict):
     """The answer to `command(name, arguments)`; which keys are there depends on the command.
 
-    arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason=""};
+    arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason="", by=""};
     set-weight {weight}; history {rollout=latest, limit=200, windows=False};
     export {rollout=latest, after=0, limit=200}; explain {guardrail}; lint {plan}; list {};
     overview {span="30m" or "12h", after=0.0, after_event=0}.

@@ -157,10 +157,13 @@ def promote(
 
 @app.command()
 def abort(
-    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "", url: Url = None, token: Token = None
+    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    by: Annotated[str, typer.Option(envvar="USER", help="Who; kept in the history.")] = "",
+    url: Url = None,
+    token: Token = None,
 ) -> None:
     """Take the canary to 0 % at once."""
-    _send("abort", {"reason": reason}, url, token)
+    _send("abort", {"reason": reason, "by": by}, url, token)
 
 
 @app.command()

@@ -231,7 +231,7 @@ def test_a_rollout_whose_path_left_the_config_is_aborted(world):
     world.controller = world.open()
     assert (world.rollout["state"], world.rollout["reason"]) == (
         "aborted",
-        "path 'speculative' is no longer configured",
+        "by the controller: path 'speculative' is no longer configured",
     )
     assert world.controller.status()["split"]["canary"] is None
 
@@ -302,11 +302,14 @@ def test_a_rollout_can_be_retried_only_while_the_fleet_still_fits_it(world):
 
 def test_list_names_every_rollout_and_how_it_ended(world):
     started(world).run(5)
-    world.command("abort", reason="enough")
+    world.command("abort", reason="enough", by="ann")
+    world.replicas["speculative"] = 0
+    world.run(8)
+    (ended,) = world.command("list")["rollouts"]
+    assert ended["reason"] == "aborted (by ann: enough); weight 5 % -> 0 %", "whatever replicas did afterwards"
     world.command("start", plan=plan())
     first, second = world.command("list")["rollouts"]
-    assert (first["id"], first["state"]) == ("speculative-1", "aborted")
-    assert "enough" in first["reason"]
+    assert (first["id"], first["state"], first["reason"]) == ("speculative-1", "aborted", ended["reason"])
     assert first["ended_at"] is not None
     assert (second["id"], second["ended_at"]) == ("speculative-2", None)
 

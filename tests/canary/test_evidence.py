@@ -88,6 +88,7 @@ def test_a_canary_that_comes_up_as_another_than_was_measured_gets_no_traffic(tmp
     report(world, "speculative", "other")
     world.controller.tick()
     assert world.rollout["state"] == "aborted"
+    assert world.rollout["reason"].startswith("by the controller: ")
     assert "speculative: model.weights was abc, is other" in world.rollout["reason"]
     assert world.controller.status()["split"]["canary"] is None
 

@@ -92,7 +92,7 @@ def test_abort_works_wherever_the_canary_can_still_be_taken_out(start, history):
             continue
         if rollout.is_judged:
             aborted = after(rollout, OperatorAborted(at, "enough"))
-            assert (aborted.state, aborted.weight, aborted.reason) == (State.ABORTED, 0.0, "enough")
+            assert (aborted.state, aborted.weight, aborted.reason) == (State.ABORTED, 0.0, "by the operator: enough")
 
 
 def test_every_state_answers_every_fact():
@@ -102,7 +102,8 @@ def test_every_state_answers_every_fact():
 
 def test_a_refused_event_tells_the_story_so_far():
     rollout = after(baking(), OperatorAborted(5.0, "bad answers"))
-    with pytest.raises(InvalidTransition, match=r"'speculative-1' is aborted \(bad answers\): cannot pause; retry"):
+    story = r"'speculative-1' is aborted \(by the operator: bad answers\): cannot pause; retry"
+    with pytest.raises(InvalidTransition, match=story):
         advance(rollout, OperatorPaused(6.0))
 
 

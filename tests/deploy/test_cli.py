@@ -123,7 +123,7 @@ def test_the_manifest_command_writes_what_lint_accepts(run: Callable[..., Any], 
         (["retry"], "retry", {}),
         (["promote"], "promote", {"full": False}),
         (["promote", "--full"], "promote", {"full": True}),
-        (["abort", "--reason", "too slow"], "abort", {"reason": "too slow"}),
+        (["abort", "--reason", "too slow", "--by", "ann"], "abort", {"reason": "too slow", "by": "ann"}),
         (["set-weight", "12.5"], "set-weight", {"weight": 12.5}),
     ],
 )
