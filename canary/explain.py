@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from canary.judging.quantile import ARM_ALPHA, QUANTILE
 from canary.judging.split import ALPHA
 from canary.plan import Plan
-from canary.rollout_state import Rollout, verdicts_of
+from canary.rollout_state import Rollout, State, stage_of, verdicts_of
+from canary.stats.intervals import samples_to_bound
 from canary.status import Explanation, ReadingStatus
 from canary.status_view import verdict_status
+from canary.verdict import Verdict
 from fleet.errors import NotFound
 
 _PAIRED = (
@@ -120,7 +123,22 @@ def explain(rollout: Rollout, guardrail: str) -> Explanation:
             )
             for reading in verdict.readings
         ],
+        note="; ".join(_notes(rollout, verdict)),
     )
+
+
+def _notes(rollout: Rollout, verdict: Verdict) -> Iterator[str]:
+    if verdict.estimate is not None and verdict.interval is None and verdict.readings:
+        few = " and ".join(f"{reading.samples} ({reading.name})" for reading in verdict.readings)
+        yield f"{few} samples bound it on neither side; {samples_to_bound(QUANTILE, ARM_ALPHA)} of each path do"
+    if verdict.proof is None:
+        return
+    if not rollout.is_judged:
+        yield f"as it was when the rollout was {rollout.state}: nothing is compared any more"
+    elif not stage_of(rollout).has_baseline:
+        yield "as it was when stable last had requests to compare with"
+    elif rollout.state == State.PROMOTED:
+        yield "the numbers are of the whole attempt; the evidence begins with the promotion"
 
 
 def _error_chance(rollout: Rollout, guardrail: str) -> float | None:

@@ -128,6 +128,8 @@ class Explanation(TypedDict):
     error_chance: float | None
     """Of a false trip in the whole rollout; None where no statistics are needed."""
     readings: list[ReadingStatus]
+    note: str
+    """Of which time the numbers are, and why an interval is missing; empty where there is nothing to say."""
 
 
 class StepStatus(TypedDict):

@@ -30,6 +30,7 @@ def _lines(explanation: Explanation) -> list[tuple[str, str]]:
         ("rollout", f"{rollout} at {explanation['weight']:g} %"),
         ("asks", explanation["asks"]),
         ("estimate", f"{amount(verdict['estimate'], verdict['unit'])}, 95 % interval {interval(verdict)}"),
+        ("note", explanation["note"]),
         ("limit", amount(verdict["limit"], verdict["unit"])),
         ("evidence", evidence_line(explanation)),
         ("samples", samples_line(verdict)),

@@ -17,6 +17,8 @@ from fleet.histogram import RELATIVE_ACCURACY, LogHistogram, bucket_of, value_of
 from fleet.traffic import PathTally
 
 QUANTILE = 0.95
+ARM_ALPHA = 0.025
+"""Of each arm's interval, so that both hold together with 95 %."""
 _BUCKET_WIDTH = math.log((1.0 + RELATIVE_ACCURACY) / (1.0 - RELATIVE_ACCURACY))
 
 
@@ -107,7 +109,9 @@ class QuantileRail:
             return pooled
         canary = _tail(window.canary, self.measure, self._raised(threshold))
         stable = _tail(window.stable, self.measure, threshold)
-        if not canary.total or not stable.total:
+        if not stable.total:
+            return self  # as at 100 %: the pools keep what was compared last, or their difference would be the load's
+        if not canary.total:
             return pooled
         harm = log_factors(tail_difference(canary, stable, suspect_is_larger=window.canary_percent > 50))
         accusation = self.accusation.settle(harm, is_promoted=moment.is_promoted)
@@ -182,8 +186,8 @@ class QuantileRail:
         change = _difference if self.measure.is_absolute else _ratio
         stable, canary = self.stable, self.canary
         estimate = change(canary.p95, stable.p95)
-        of_stable = quantile_interval(stable.values, QUANTILE, stable.samples, 0.025)
-        of_canary = quantile_interval(canary.values, QUANTILE, canary.samples, 0.025)
+        of_stable = quantile_interval(stable.values, QUANTILE, stable.samples, ARM_ALPHA)
+        of_canary = quantile_interval(canary.values, QUANTILE, canary.samples, ARM_ALPHA)
         if of_stable is None or of_canary is None:
             return estimate, None
         lower, upper = change(of_canary[0], of_stable[1]), change(of_canary[1], of_stable[0])

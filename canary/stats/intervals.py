@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from scipy.optimize import brentq
@@ -48,14 +49,23 @@ def quantile_interval(
     """
     if count <= 0 or histogram.total == 0:
         return None
-    a, b = q * _QUANTILE_PRIOR, (1.0 - q) * _QUANTILE_PRIOR
-    fixed = math.log(alpha) - float(betaln(a, b))
 
     def excess(below: float) -> float:
-        mixture = float(betaln(a + below, b + count - below)) + fixed
-        return mixture - below * math.log(q) - (count - below) * math.log1p(-q)
+        return _excess(below, count, q, alpha)
 
     middle = q * count
     lower = None if excess(0.0) <= 0 else histogram.quantile(float(brentq(excess, 0.0, middle)) / count)
     upper = None if excess(count) <= 0 else histogram.quantile(float(brentq(excess, middle, count)) / count)
     return lower, upper
+
+
+def samples_to_bound(q: float, alpha: float) -> int:
+    """The fewest samples with which `quantile_interval` bounds a q-quantile, q > 1/2, from above as well as below."""
+    return next(count for count in itertools.count(1) if _excess(count, count, q, alpha) > 0)
+
+
+def _excess(below: float, count: float, q: float, alpha: float) -> float:
+    """Logarithm by which the mixture exceeds the likelihood of q over alpha; positive where q is ruled out."""
+    a, b = q * _QUANTILE_PRIOR, (1.0 - q) * _QUANTILE_PRIOR
+    mixture = float(betaln(a + below, b + count - below)) + (math.log(alpha) - float(betaln(a, b)))
+    return mixture - below * math.log(q) - (count - below) * math.log1p(-q)

@@ -5,13 +5,15 @@ from typing import get_type_hints
 
 import pytest
 
-from canary.events import RolloutStarted
+from canary.events import CapacityChanged, OperatorPromoted, RolloutStarted, SplitApplied, WindowClosed
 from canary.explain import STORIES, explain
 from canary.limits import Guardrails
-from canary.rollout_state import begin, verdicts_of
+from canary.rollout import advance
+from canary.rollout_state import Rollout, begin, verdicts_of
 from canary.status import Explanation, ReadingStatus
 from deploy.bench.judge_runs import LIMITS
 from fleet.errors import NotFound
+from tests.canary.events_strategy import tally, window
 from tests.canary.world import World, plan
 
 ALL = LIMITS | {"acceptance": {"max_decrease": "10%", "reference": "calibrate"}}
@@ -52,3 +54,40 @@ def test_the_controller_explains_with_the_published_schema(tmp_path):
         assert found["readings"][0]["samples"] > 0
     finally:
         world.controller.close()
+
+
+def promoted(requests: int, **changes) -> Rollout:
+    """Compared over four windows with so many requests of each path, and then promoted by an operator."""
+    rollout = begin(RolloutStarted(0.0, "speculative-1", plan(**changes)))
+    seen = window(tally(requests), tally(requests), percent=5.0)
+    for event in (
+        CapacityChanged(0.0, 1, 1),
+        SplitApplied(1.0, 2, 1, 0.1),
+        *(WindowClosed(2.0 * number, seen) for number in range(1, 7)),
+        OperatorPromoted(20.0, full=True),
+        WindowClosed(22.0, window(tally(9 * requests), tally(0), percent=100.0)),
+    ):
+        rollout, _ = advance(rollout, event)
+    return rollout
+
+
+def test_after_promotion_the_last_comparison_is_explained():
+    found = explain(promoted(60), "itl_p95")
+    assert found["state"] == "promoted"
+    assert found["verdict"]["estimate"] == pytest.approx(0.0, abs=0.02)
+    assert found["verdict"]["interval"] is not None
+    assert None not in found["verdict"]["interval"]
+    assert found["note"] == "as it was when the rollout was promoted: nothing is compared any more"
+
+
+def test_an_interval_that_few_requests_do_not_give_is_told_with_the_number_that_would():
+    found = explain(promoted(5), "itl_p95")
+    assert found["verdict"]["interval"] is None
+    assert found["note"].startswith("20 (stable p95) and 20 (canary p95) samples bound it on neither side; ")
+    assert "of each path do; as it was when" in found["note"]
+
+
+def test_with_a_holdback_evidence_begins_anew():
+    note = "the numbers are of the whole attempt; the evidence begins with the promotion"
+    assert explain(promoted(60, holdback=10), "itl_p95")["note"] == note
+    assert explain(promoted(60, holdback=10), "oom")["note"] == ""

@@ -25,6 +25,7 @@ def test_a_person_reads_question_numbers_test_and_outlook():
         "e-value 1.83, trips at 60 (a fine canary gets there with a chance of at most 1.7 %); at this pace in 13m00s",
         "312 seen, about 410 more needed, enough in 7m01s at the present rate",
         "it goes back",
+        "seen through fog",
         "41.2 ms",
     ):
         assert part in told, told

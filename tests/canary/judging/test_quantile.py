@@ -62,3 +62,11 @@ def test_too_few_windows_are_told_with_the_time_they_take():
     assert (found.level, found.reason) == (Level.INSUFFICIENT, f"2 of {STAGE.windows_needed} windows")
     assert found.need is not None
     assert found.need.seconds == 2.0
+
+
+def test_windows_without_a_baseline_leave_the_comparison_as_it_was():
+    stable = values("itl", 0.02, 0.04)
+    compared = [window(values("itl", 0.02, 0.04), stable)] * 20
+    alone = [window(values("itl", 0.2, 0.4), percent=100.0)] * 20
+    limit = {"max_increase": "10%"}
+    assert verdict("itl_p95", limit, compared + alone) == verdict("itl_p95", limit, compared)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaln
 
-from canary.stats.intervals import mean_interval, quantile_interval
+from canary.stats.intervals import mean_interval, quantile_interval, samples_to_bound
 from fleet.histogram import LogHistogram
 from tests.canary.stats.streams import keeps_promise
 
@@ -86,3 +86,13 @@ def test_a_hundred_requests_bound_no_p95_from_above():
 def test_nothing_seen_means_no_interval():
     assert mean_interval(0.0, 0.0, 0.05) is None
     assert quantile_interval(LogHistogram(), 0.95, 10, 0.05) is None
+
+
+@pytest.mark.parametrize(("q", "alpha"), [(0.95, 0.025), (0.95, 0.05), (0.99, 0.05)])
+def test_one_sample_fewer_than_needed_leaves_the_quantile_unbounded(q, alpha):
+    values, needed = histogram(np.exp(np.random.default_rng(0).standard_normal(10_000))), samples_to_bound(q, alpha)
+    enough, too_few = quantile_interval(values, q, needed, alpha), quantile_interval(values, q, needed - 1, alpha)
+    assert enough is not None
+    assert None not in enough
+    assert too_few is not None
+    assert too_few[1] is None
