@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from canary.closeness import Answer, Watch
 from canary.events import (
     CapacityChanged,
     Event,
@@ -56,6 +57,10 @@ class Simulation:
     """Seconds after the start at which the courses first differ; None where they never do."""
     left_out: tuple[str, ...]
     """Operators' commands that no longer fitted then, each with the reason."""
+    answers: tuple[Answer, ...]
+    """Of the simulated course's guardrails, the one that came nearest to tripping first."""
+    recorded_answers: tuple[Answer, ...]
+    """The same of the recorded course."""
 
 
 def simulate(record: Sequence[Recorded], raw_plan: Mapping[str, Any] | None = None) -> Simulation:
@@ -72,14 +77,28 @@ def simulate(record: Sequence[Recorded], raw_plan: Mapping[str, Any] | None = No
     recorded_plan, started_at = plan_of(record), record[0].event.at
     plan = recorded_plan if raw_plan is None else raw_plan
     _refuse_unanswerable(read_plan(plan), read_plan(recorded_plan))
-    rerun = _Rerun(RolloutStarted(started_at, record[0].rollout, plan))
+    rerun = _rerun(record, plan)
+    as_it_was = rerun if plan == recorded_plan else _rerun(record, recorded_plan)
+    turns = [Turn(r.attempt, r.state, r.weight, r.event.at - started_at, r.summary) for r in record]
+    recorded = (turns[0], *(after for before, after in pairwise(turns) if after.differs(before)))
+    return Simulation(
+        recorded,
+        tuple(rerun.turns),
+        turns[-1].seconds,
+        rerun.parted,
+        tuple(rerun.left_out),
+        rerun.watch.answers(rerun.rollout),
+        as_it_was.watch.answers(as_it_was.rollout),
+    )
+
+
+def _rerun(record: Sequence[Recorded], plan: Mapping[str, Any]) -> _Rerun:
+    rerun = _Rerun(RolloutStarted(record[0].event.at, record[0].rollout, plan))
     for event, then in _moments(record[1:]):
         if rerun.is_at_an_end(event):
             break
         rerun.follow(event, then)
-    turns = [Turn(r.attempt, r.state, r.weight, r.event.at - started_at, r.summary) for r in record]
-    recorded = (turns[0], *(after for before, after in pairwise(turns) if after.differs(before)))
-    return Simulation(recorded, tuple(rerun.turns), turns[-1].seconds, rerun.parted, tuple(rerun.left_out))
+    return rerun
 
 
 def _refuse_unanswerable(plan: Plan, recorded: Plan) -> None:
@@ -109,6 +128,7 @@ class _Rerun:
         self.turns = [self._turn(start, tell(None, start, self.rollout), start.at)]
         self.parted: float | None = None
         self.left_out: list[str] = []
+        self.watch = Watch()
         self._started_at = start.at
 
     def is_at_an_end(self, event: Event) -> bool:
@@ -136,6 +156,8 @@ class _Rerun:
             self.left_out.append(str(refusal))
             return
         turn = self._turn(event, tell(before, event, self.rollout), self._started_at)
+        if isinstance(event, WindowClosed) and self.rollout is not before:
+            self.watch.look(self.rollout, turn.seconds)
         if turn.differs(self.turns[-1]):
             self.turns.append(turn)
 

@@ -23,6 +23,7 @@ from deploy.render import duration
 from fleet.errors import ConfigError
 
 if TYPE_CHECKING:
+    from canary.closeness import Closest
     from canary.simulation import Simulation, Turn
 
 Record = typer.Option("--events", help="What `fleet canary export` wrote.", exists=True, dir_okay=False)
@@ -117,7 +118,39 @@ def simulation_view(found: Simulation) -> RenderableType:
         parts.append(Text(f"they part after {duration(found.parted)}; the simulated one:"))
         parts += [Text(f"{duration(turn.seconds):>9} {turn.weight:>5g} %  {turn.told}") for turn in found.simulated]
     parts += [Text(f"left out, as it no longer fitted: {refusal}") for refusal in found.left_out]
+    parts += [Text(line) for line in (agreement_line(found), closest_line(found)) if line]
     return Group(*parts)
+
+
+def agreement_line(found: Simulation) -> str:
+    """Which guardrails end with the recorded verdict, and which do not."""
+    recorded = {answer.guardrail: answer.level for answer in found.recorded_answers}
+    same = [answer for answer in found.answers if recorded.get(answer.guardrail) == answer.level]
+    others = [
+        f"{answer.guardrail} {answer.level} instead of {recorded.get(answer.guardrail, 'not judged')}"
+        for answer in found.answers
+        if answer not in same
+    ]
+    gone = [f"{name} no longer judged" for name in recorded if name not in {a.guardrail for a in found.answers}]
+    differing = "; ".join([*others, *gone])
+    told = f"verdicts at the end: {len(same)} of {len(found.answers)} as recorded"
+    if differing:
+        return f"{told}; {differing}"
+    return f"{told} ({', '.join(f'{answer.guardrail} {answer.level}' for answer in same)})"
+
+
+def closest_line(found: Simulation) -> str:
+    """How near the nearest guardrail came to tripping; empty where none weighs evidence."""
+    nearest = found.answers[0]
+    if nearest.closest is None:
+        return ""
+    before = next((a.closest for a in found.recorded_answers if a.guardrail == nearest.guardrail), None)
+    told = f"nearest to tripping: {nearest.guardrail} with {_evidence(nearest.closest)}"
+    return told if before is None or before == nearest.closest else f"{told}; as recorded {_evidence(before)}"
+
+
+def _evidence(closest: Closest) -> str:
+    return f"evidence {closest.e_value:.3g} of {closest.threshold:.3g} after {duration(closest.seconds)}"
 
 
 def _line(name: str, last: Turn, found: Simulation) -> Text:

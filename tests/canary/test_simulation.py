@@ -56,6 +56,7 @@ def test_the_same_plan_gives_the_same_decisions(slowed):
     assert found.simulated == found.recorded
     assert {turn.state for turn in found.recorded} >= {"baking", "aborted", "paused", "promoted"}
     assert simulate(slowed, slowed[0].event.plan) == found
+    assert found.answers == found.recorded_answers
 
 
 def test_what_would_a_tighter_limit_have_done(slowed):
@@ -66,6 +67,16 @@ def test_what_would_a_tighter_limit_have_done(slowed):
     assert end.told.startswith("window of")
     assert "p95 time per token rose by more than 5 %" in end.told
     assert found.parted == end.seconds < found.seconds
+    tripped = found.answers[0]
+    assert (tripped.guardrail, tripped.level) == ("itl_p95", "fail")
+    assert tripped.closest is not None
+    assert tripped.closest.e_value >= tripped.closest.threshold
+    assert tripped.closest.seconds == end.seconds
+    recorded = {answer.guardrail: answer for answer in found.recorded_answers}
+    assert recorded["itl_p95"].level == "pass"
+    assert recorded["itl_p95"].closest is not None
+    assert recorded["itl_p95"].closest.e_value < recorded["itl_p95"].closest.threshold
+    assert "error_rate" not in {answer.guardrail for answer in found.answers}
     before = [turn for turn in found.recorded if turn.seconds < found.parted]
     assert list(found.simulated[:-1]) == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,17 @@ def test_the_same_plan_is_said_to_decide_the_same(run: Callable[..., Any], recor
     assert "recorded: aborted after 40" in said
     assert "simulated: aborted after 40" in said
     assert "every decision is the recorded one" in said
+    assert "verdicts at the end: 5 of 5 as recorded (itl_p95 " in said
+    assert re.search(r"nearest to tripping: itl_p95 with evidence [\d.e-]+ of 20 after \d+s$", said, re.MULTILINE)
 
 
 def test_one_limit_can_be_asked_about_in_one_line(run: Callable[..., Any], record: Path) -> None:
     said = run("simulate", "--events", record, "--set", "guardrails.itl_p95.max_increase=5%").stdout
     assert "simulated: rolled_back after " in said
     assert "p95 time per token rose by more than 5 %" in said
+    flat = " ".join(said.split())
+    assert re.search(r"verdicts at the end: 4 of 5 as recorded; itl_p95 fail instead of (pass|insufficient) ", flat)
+    assert re.search(r"nearest to tripping: itl_p95 with evidence .* of 20 after \d+s; as recorded evidence ", flat)
     found = json.loads(
         run("simulate", "--events", record, "--set", "guardrails.itl_p95.max_increase=5%", "-o", "json").stdout
     )
