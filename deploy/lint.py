@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from fleet.config import FleetConfig, explain
+from fleet.config import FleetConfig, problems_in
 from fleet.errors import ConfigError
 
 
@@ -19,13 +19,10 @@ def lint_fleet(value: Mapping[str, Any]) -> list[str]:
     if "steps" in value and "paths" not in value:
         return ["this is the plan of a rollout, not a fleet; check it with `fleet canary lint -f`"]
     problems = list(unknown_keys(value, FleetConfig))
-    if problems:
-        return problems
     try:
-        config = FleetConfig.model_validate(value)
+        return problems + _bundle_problems(FleetConfig.model_validate(known_part(value, FleetConfig)))
     except ValidationError as error:
-        return explain(error).split("; ")
-    return _bundle_problems(config)
+        return problems + problems_in(error)
 
 
 def require_plan(path: Path, value: Mapping[str, Any]) -> None:
@@ -50,6 +47,20 @@ def unknown_keys(value: Any, annotation: Any, where: str = "") -> Iterator[str]:
     elif isinstance(value, list) and (inner := _argument_of(annotation, list, 0)):
         for index, item in enumerate(value):
             yield from unknown_keys(item, inner, f"{where}[{index}]")
+
+
+def known_part(value: Any, annotation: Any) -> Any:
+    """The value without what `unknown_keys` names, so that the rest of it can be checked all the same."""
+    model = _model_in(annotation)
+    if isinstance(value, Mapping):
+        if model is not None:
+            fields = model.model_fields
+            return {key: known_part(item, fields[key].annotation) for key, item in value.items() if key in fields}
+        inner = _argument_of(annotation, dict, 1)
+        return {key: known_part(item, inner) for key, item in value.items()} if inner else value
+    if isinstance(value, list) and (inner := _argument_of(annotation, list, 0)):
+        return [known_part(item, inner) for item in value]
+    return value
 
 
 def _unknown_fields(value: Mapping[str, Any], model: type[BaseModel], where: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from deploy.lint import unknown_keys
+from deploy.lint import known_part, unknown_keys
 from deploy.manifest import (
     BUILDERS,
     CONTROLLER_APP,
@@ -22,7 +22,7 @@ from deploy.manifest import (
     app_of,
 )
 from deploy.serve_args import ControllerArgs, PathArgs, RouterArgs
-from fleet.config import Section, explain
+from fleet.config import Section, problems_in
 
 _ARGS: Mapping[str, tuple[type[Section], str]] = {
     f"{BUILDERS}:controller": (ControllerArgs, CONTROLLER_DEPLOYMENT),
@@ -39,13 +39,11 @@ def lint_serve(value: Mapping[str, Any]) -> list[str]:
         return [*problems, "applications: must be a list of mappings"]
     for index, application in enumerate(applications):
         problems += _application_problems(application, f"applications[{index}]")
-    if problems:
-        return problems
     try:
         ServeDeploySchema.model_validate(value)
     except ValidationError as error:
-        return explain(error).split("; ")
-    return _assembly_problems(applications)
+        problems += [problem for problem in problems_in(error) if problem not in problems]
+    return problems or _assembly_problems(applications)
 
 
 def _application_problems(application: Mapping[str, Any], where: str) -> list[str]:
@@ -55,11 +53,10 @@ def _application_problems(application: Mapping[str, Any], where: str) -> list[st
     model, deployment_name = _ARGS[import_path]
     args = application.get("args", {})
     problems = list(unknown_keys(args, model, f"{where}.args"))
-    if not problems:
-        try:
-            model.model_validate(args)
-        except ValidationError as error:
-            problems += [f"{where}.args.{part}" for part in explain(error).split("; ")]
+    try:
+        model.model_validate(known_part(args, model))
+    except ValidationError as error:
+        problems += [f"{where}.args.{part}" for part in problems_in(error)]
     deployments = application.get("deployments", [])
     names = [item.get("name") for item in deployments if isinstance(item, Mapping)]
     if names != [deployment_name]:

@@ -295,7 +295,12 @@ def load_fleet_config(path: Path) -> FleetConfig:
 
 
 def explain(error: ValidationError) -> str:
-    """A pydantic error as one line: field, what is wrong, for each.
+    """A pydantic error as one line."""
+    return "; ".join(problems_in(error))
+
+
+def problems_in(error: ValidationError) -> list[str]:
+    """A pydantic error as one line for each field that is wrong: the field, and what is wrong with it.
 
     Of a list with a wrong item pydantic also says that it has too few: that is left out.
     """
@@ -306,7 +311,7 @@ def explain(error: ValidationError) -> str:
             continue
         where = ".".join(str(part) for part in item["loc"]) or "config"
         parts.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
-    return "; ".join(parts)
+    return parts
 
 
 def resolve_secret(value: str) -> str:

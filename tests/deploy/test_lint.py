@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploy.lint import lint_fleet, require_clean, require_plan
-from fleet.config import load_yaml
+from deploy.lint import known_part, lint_fleet, require_clean, require_plan
+from fleet.config import FleetConfig, load_yaml
 from fleet.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "manifests"
@@ -36,6 +36,38 @@ def test_a_typo_in_a_fleet_config_is_named_with_the_nearest_key(fleet: dict[str,
 def test_a_value_out_of_bounds_is_named_with_its_place(fleet: dict[str, Any]) -> None:
     fleet["engine"]["max_num_seqs"] = 0
     assert lint_fleet(fleet) == ["engine.max_num_seqs: Input should be greater than or equal to 1"]
+
+
+def test_everything_that_is_wrong_is_told_in_one_go(fleet: dict[str, Any]) -> None:
+    fleet["engin"] = {}
+    fleet["paths"]["speculative"]["replica"] = 2
+    fleet["engine"]["max_num_seqs"] = 0
+    fleet["port"] = "here"
+    assert sorted(problem.partition(":")[0] for problem in lint_fleet(fleet)) == [
+        "engin",
+        "engine.max_num_seqs",
+        "paths.speculative.replica",
+        "port",
+    ]
+
+
+def test_an_unknown_key_hides_no_check_of_the_whole(fleet: dict[str, Any]) -> None:
+    fleet["engin"] = {}
+    fleet["stable"] = "nowhere"
+    unknown, whole = lint_fleet(fleet)
+    assert unknown.startswith("engin: unknown key")
+    assert "stable 'nowhere' is not one of the paths" in whole
+    fleet["stable"] = "baseline"
+    fleet["paths"]["speculative"]["draft"] = {"num_cpus": 0, "num_gpu": 1}
+    assert [problem.partition(":")[0] for problem in lint_fleet(fleet)] == [
+        "paths.speculative.draft.num_gpu",
+        "engin",
+        "paths.speculative",
+    ]
+
+
+def test_what_is_known_is_kept_whole(fleet: dict[str, Any]) -> None:
+    assert known_part(fleet, FleetConfig) == fleet
 
 
 def test_a_draft_worker_without_any_resource_cannot_be_placed(fleet: dict[str, Any]) -> None:

@@ -81,3 +81,11 @@ def test_a_foreign_import_path_is_refused(serve: dict[str, Any]) -> None:
     path_app(serve)["import_path"] = "deploy.serve_app:paths"
     (problem,) = lint_serve(serve)
     assert "import_path" in problem
+
+
+def test_everything_that_is_wrong_with_a_serve_config_is_told_in_one_go(serve: dict[str, Any]) -> None:
+    path_app(serve)["args"]["pth"] = "x"
+    path_app(serve)["args"]["path"] = ""
+    serve["http_options"]["port"] = "here"
+    told = [problem.partition(": ")[0] for problem in lint_serve(serve)]
+    assert [where.rpartition(".")[2] for where in told] == ["pth", "path", "port"]
