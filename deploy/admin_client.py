@@ -12,6 +12,7 @@ from canary.status import CommandAnswer, FleetStatus
 from fleet.errors import BadRequest, Unavailable
 
 TIMEOUT_SECONDS = 15.0
+START_HINT = "start one here with `fleet up`, or name another with --url or FLEET_URL"
 
 
 class AdminClient:
@@ -43,7 +44,7 @@ class AdminClient:
             answer = self._http.request(method, path, json=body)
             value = answer.json()
         except httpx.TransportError as error:
-            raise Unavailable(f"no fleet answers at {self.url}: {error}") from error
+            raise Unavailable(f"no fleet answers at {self.url}: {error}; {START_HINT}") from error
         except ValueError as error:
             raise Unavailable(f"{self.url}{path} answered {answer.status_code} without JSON; is it a fleet?") from error
         if answer.is_success:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from deploy.admin_client import START_HINT
 from deploy.bench.answer import Answer
 from fleet.clock import Clock
 from fleet.errors import ConfigError
@@ -118,6 +119,8 @@ async def served_model(http: httpx.AsyncClient, key: str | None) -> str:
         response = await http.get("/v1/models", headers=headers_of(key))
         response.raise_for_status()
         return str(response.json()["data"][0]["id"])
+    except httpx.ConnectError as error:
+        raise ConfigError(f"nothing answers at {http.base_url}: {error}; {START_HINT}") from error
     except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{http.base_url} does not say which model it serves: {error}") from error
 

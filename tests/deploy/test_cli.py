@@ -105,6 +105,7 @@ def test_no_fleet_at_the_address_is_one_clear_line(tmp_path: Path) -> None:
     done = fleet_command("status", "--url", "http://127.0.0.1:9", state=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: no fleet answers at http://127.0.0.1:9: ")
+    assert "; start one here with `fleet up`, or name another" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
