@@ -52,6 +52,8 @@ def command(kind: type[Settings], act: Callable[[Settings, str], None]) -> Calla
     def run(**options: Any) -> None:
         settings = read_settings(kind, options)
         require_prompts(settings)
+        if settings.dry_run:
+            typer.echo(f"dry run: loads {settings.target} and times a little of the work; trains nothing", err=True)
         try:
             act(settings, shlex.join(("fleet", *sys.argv[1:])))
         except KeyboardInterrupt as interrupt:

@@ -34,6 +34,7 @@ def train(method: Method, settings: TrainSettings, screen: Screen, command: str)
     """Answer, train, publish and measure; or only say what that would take."""
     target = load_target(settings, method.taps, screen.say)
     if settings.dry_run:
+        screen.say("timing answers, hidden states and steps of training")
         for line in estimate(method, settings, target):
             screen.say(line)
         return

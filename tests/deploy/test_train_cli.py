@@ -65,6 +65,15 @@ def test_what_is_left_out_has_the_settings_defaults() -> None:
     assert parsed(DraftSettings, "--out", "there", "--generate", "1") == DraftSettings(out=Path("there"), generate=1)
 
 
+def test_a_dry_run_says_what_it_will_do_before_it_does_anything() -> None:
+    single = typer.Typer()
+    single.command()(command(DraftSettings, lambda *_: typer.echo("acts", err=True)))
+    said = CliRunner().invoke(single, ["--out", "there", "--generate", "1", "--dry-run"]).stderr.splitlines()
+    assert said[-1] == "acts"
+    assert said[0].startswith("dry run: loads SmolLM2")
+    assert not CliRunner().invoke(single, ["--out", "there", "--generate", "1"]).stderr.startswith("dry run")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
