@@ -15,8 +15,11 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from canary.rollout_state import State
+from canary.verdict import Level
 from deploy import render
 from fleet.errors import Unavailable
+from fleet.metrics import DRAFT_HEALTH
 from fleet.tokenizer import Tokenizer
 from tests.canary.world import Behaviour, plan
 from tests.dashboard.stage import TOKEN, FullWorld, serving, stage_app
@@ -222,3 +225,25 @@ async def test_numbers_read_as_they_do_in_the_terminal(browser, tokenizer, world
         amounts, durations = await seen.page.evaluate(script, [values, units, seconds])
     assert amounts == [[render.amount(value, unit) for value in values] for unit in units]
     assert durations == [render.duration(value) for value in seconds]
+
+
+async def test_every_sign_is_a_shape_that_the_font_has(browser, tokenizer, world) -> None:
+    names = [[*State], [level.label for level in Level], [*DRAFT_HEALTH]]
+    script = """async (names) => {
+        const main = document.querySelector("script[src$='main.js']").src;
+        const { ofState, ofVerdict, ofHealth } = await import(main.replace("main.js", "words.js"));
+        const paper = document.createElement("canvas").getContext("2d");
+        const drawn = (text) => {
+            paper.reset();
+            paper.font = getComputedStyle(document.body).font;
+            paper.fillText(text, 10, 40);
+            return paper.canvas.toDataURL();
+        };
+        const signs = [ofState, ofVerdict, ofHealth].flatMap((of, kind) => names[kind].map((name) => of(name).sign));
+        return [signs, signs.filter((sign) => drawn(sign) === drawn("\\uE123"))];
+    }"""
+    async with serving(stage_app(world, tokenizer)) as url, visit(browser, f"{url}/dashboard") as seen:
+        await expect(seen.page.locator("#sign-in")).to_be_visible()
+        signs, missing = await seen.page.evaluate(script, names)
+    assert "?" not in signs
+    assert missing == [], "drawn like a character that no font has"

@@ -1,11 +1,12 @@
 // Which sign stands for which state? A shape and a word each, so that nothing hangs on colour.
+// Shapes that ordinary text fonts have: a pause sign (U+23F8), for one, is in emoji fonts alone.
 
 /** tone: none, calm, good, warn or bad. */
 const STATES = {
   preparing: { sign: "◌", tone: "calm", mark: "preparing" },
   baking: { sign: "▶", tone: "calm", mark: "step" },
-  paused: { sign: "⏸", tone: "warn", mark: "paused" },
-  holding: { sign: "⏸", tone: "warn", mark: "holding" },
+  paused: { sign: "‖", tone: "warn", mark: "paused" },
+  holding: { sign: "◊", tone: "warn", mark: "holding" },
   promoted: { sign: "✔", tone: "good", mark: "promoted" },
   rolled_back: { sign: "✖", tone: "bad", mark: "rolled back" },
   aborted: { sign: "■", tone: "bad", mark: "aborted" },
