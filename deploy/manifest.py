@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from deploy.proxy_errors import http_error_lines
 from deploy.serve_args import ControllerArgs, PathArgs, PathSummary, RouterArgs
 from fleet.config import FleetConfig, ModelConfig, PathConfig, Section
 
@@ -25,6 +26,9 @@ LOOPBACK = "127.0.0.1"
 # - without a limit, a client that never finishes its headers holds a connection for as long as the client timeout.
 HAPROXY_DEFAULTS = ("conn-failure", "no option splice-request", "timeout http-request 30s")
 
+# Another such setting is written behind the plain-text answers that Serve prescribes, so that these lines win.
+HAPROXY_BALANCE = ("leastconn", *http_error_lines())
+
 # HAProxy as ingress and one event loop per replica: without them Serve's own proxy dominates the time per token.
 # TIMEOUT_CLIENT is for clients that do not send what they still owe, or do not read; waiting for tokens is neither.
 # HARD_STOP keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
@@ -34,6 +38,7 @@ RAY_ENVIRONMENT = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.serve_edge:middlewares",
     "RAY_SERVE_HAPROXY_RETRY_ON": "\n    ".join(HAPROXY_DEFAULTS),
+    "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": "\n    ".join(HAPROXY_BALANCE),
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "120",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",
     "RAY_worker_niceness": "0",
@@ -83,7 +88,9 @@ def render_manifest(config: FleetConfig, name: str = "serve.yaml") -> str:
 
 def _shell_word(value: str) -> str:
     """One line that a shell reads as the value."""
-    return "$'" + value.replace("\n", "\\n") + "'" if "\n" in value else shlex.quote(value)
+    if "\n" not in value:
+        return shlex.quote(value)
+    return "$'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
 
 
 def cpus_reserved(config: FleetConfig) -> float:

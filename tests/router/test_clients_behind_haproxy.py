@@ -6,15 +6,18 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from fleet.errors import Unavailable
+from router.answers import error_body
 from tests.fakes import Fault
 from tests.router.haproxy import haproxy
 from tests.router.served import Router
@@ -97,6 +100,19 @@ async def test_headers_and_bodies_that_never_end_are_answered_with_408_and_hung_
                 answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 408 ")
             writer.close()
+
+
+async def test_where_no_router_is_left_the_proxy_answers_as_openai_would(
+    make_router: Callable[..., Router], tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as routers:
+        back = await routers.enter_async_context(served(make_router()))
+        async with haproxy(tmp_path, back) as front, httpx.AsyncClient() as http:
+            await routers.aclose()
+            answer = await http.post(f"http://127.0.0.1:{front}/v1/completions", json={"prompt": "x"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == error_body(Unavailable("no router is ready; try again"))
 
 
 @pytest.mark.parametrize("size", [10, 40_000])
