@@ -242,7 +242,7 @@ def samples(verdict: VerdictStatus) -> str:
     """Samples so far, how many more are needed, and how long that takes at the present rate."""
     needed, eta = verdict["needed"], verdict["eta_seconds"]
     if not needed:
-        return str(verdict["samples"])
+        return f"{verdict['samples']} (enough in {duration(eta)})" if eta else str(verdict["samples"])
     more = f"{verdict['samples']}, {needed} more"
     return more if eta is None else f"{more} ({duration(eta)})"
 

@@ -104,7 +104,8 @@ def test_an_unbounded_interval_is_shown_as_such(bounds: Any, text: str) -> None:
 def test_evidence_and_samples_without_a_threshold_or_need_stay_short() -> None:
     assert evidence(verdict(e_value=None)) == "–"
     assert evidence(verdict(threshold=None)) == "1.83"
-    assert samples(verdict(needed=0)) == "312"
+    assert samples(verdict(needed=0, eta_seconds=0.0)) == "312"
+    assert samples(verdict(needed=0)) == "312 (enough in 7m01s)", "windows, or growth of the evidence, take time too"
     assert samples(verdict(eta_seconds=None)) == "312, 410 more"
 
 

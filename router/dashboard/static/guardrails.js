@@ -46,7 +46,8 @@ function evidence({ e_value: value, threshold, guardrail, level }) {
 
 function samples(verdict) {
   const seen = el("span", { class: "number" }, String(verdict.samples));
-  const wait = verdict.eta_seconds === null ? "" : `, ${duration(verdict.eta_seconds)}`;
-  const more = verdict.needed ? `${verdict.needed} more${wait}` : verdict.needed === 0 ? "enough" : "";
+  const wait = verdict.eta_seconds ? duration(verdict.eta_seconds) : "";
+  const enough = wait ? `enough in ${wait}` : "enough";
+  const more = verdict.needed ? `${verdict.needed} more${wait && `, ${wait}`}` : verdict.needed === 0 ? enough : "";
   return [seen, el("span", { class: "quiet" }, more)];
 }
