@@ -81,7 +81,7 @@ def test_a_plan_given_as_a_fleet_is_called_what_it_is() -> None:
     assert problem.startswith("this is the plan of a rollout")
 
 
-@pytest.mark.parametrize("name", ["fleet.yaml", "serve.yaml", "drill.yaml"])
+@pytest.mark.parametrize("name", ["fleet.yaml", "serve.yaml", "drill.yaml", "proposers.yaml"])
 def test_a_fleet_given_as_a_plan_is_called_what_it_is(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} describes a fleet, not a rollout"):
         require_plan(SHIPPED / name, load_yaml(SHIPPED / name))

@@ -117,6 +117,11 @@ def test_a_rate_alone_asks_for_no_closed_loop_and_nothing_asks_to_find_it() -> N
         config_of(load={"concurrency": []})
 
 
-def test_the_shipped_matrix_is_valid() -> None:
-    file = MANIFESTS / "matrix.yaml"
-    assert len(levels(parse_matrix(load_yaml(file), str(file)))) == 3
+@pytest.mark.parametrize(
+    ("name", "fleet"), [("matrix.yaml", "fleet.yaml"), ("proposers-matrix.yaml", "proposers.yaml")]
+)
+def test_the_shipped_matrices_are_valid_and_name_paths_of_their_fleets(name: str, fleet: str) -> None:
+    file = MANIFESTS / name
+    config = parse_matrix(load_yaml(file), str(file))
+    assert {config.baseline, *config.candidates} <= set(load_yaml(MANIFESTS / fleet)["paths"])
+    assert len(levels(config)) == 3
