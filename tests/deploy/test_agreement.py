@@ -6,8 +6,6 @@ from rich.console import Console
 
 from deploy.bench.agreement import Comparison, render
 from deploy.bench.other_tools import AIPERF, GUIDELLM, VLLM_BENCH, LoadTool, ToolLoad
-from deploy.bench.tool_process import run_tool
-from fleet.errors import ConfigError
 
 
 def test_a_row_shows_the_mean_and_both_ends_of_the_repetitions_and_how_far_apart_the_two_are() -> None:
@@ -31,8 +29,3 @@ def test_every_tool_is_told_the_whole_load(tool: LoadTool, tmp_path: Path) -> No
     told = " ".join(tool.command(load, "/v1/chat/completions"))
     for part in ("http://router", "/tokenizer", "111", "222", "333", "444", str(tmp_path)):
         assert part in told
-
-
-async def test_a_tool_that_is_not_installed_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="make tools"):
-        await run_tool("nothing", "no-such-tool", folder=tmp_path)

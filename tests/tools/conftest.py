@@ -21,8 +21,8 @@ from tests.tiny_models import SIZES, tiny_model_folder
 
 CONTEXT = 1024
 NGRAM = SpeculativeConfig(method="ngram", num_speculative_tokens=4, prompt_lookup_min=1, adaptive=False)
-STEP = DrillConfig(step_delay_ms=10)
-"""Steps that take long enough for a tool's own clock not to matter."""
+STEP = DrillConfig(step_delay_ms=20)
+"""Steps that take long enough for what a client adds not to matter, also where others want the cores."""
 
 
 @dataclass

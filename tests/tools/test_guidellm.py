@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from deploy.bench.other_tools import GUIDELLM, ToolLoad
-from deploy.bench.tool_process import run_tool
+from deploy.bench.tool_process import RUN_SECONDS, run_tool
 from tests.tools.agreement import assert_agree
 from tests.tools.conftest import ServedFleet
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.timeout(2 * RUN_SECONDS)]
 
 REQUESTS, CONCURRENCY, TOKENS = 8, 2, 24
 

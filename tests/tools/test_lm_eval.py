@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.bench.tool_process import run_tool
+from deploy.bench.tool_process import RUN_SECONDS, run_tool
 from tests.tools.conftest import ServedFleet
 from tests.tools.oracle import Oracle
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.timeout(2 * RUN_SECONDS)]
 
+RUN = Path(__file__).with_name("lm_eval_run.py")
 TOKENS = 12
 QUESTIONS = ("The fleet serves", "There was a river,", "A cheap proposer drafts a few tokens; the", "Größe, naïve")
-CHOICES = ("a model", "the bridge over the town", "paths.", "москва")
+CHOICES = ["a model", "the bridge over the town", "paths.", "москва"]
 DOCUMENTS = [{"question": question, "choices": CHOICES, "label": 0, "answer": "-"} for question in QUESTIONS]
 TASKS: dict[str, dict[str, Any]] = {
     "choosing": {
@@ -61,31 +62,24 @@ def tasks(tmp_path: Path) -> Path:
 
 
 async def evaluate(
-    fleet: ServedFleet, tasks: Path, model: str, route: str, *extra: str, names: tuple[str, ...]
+    fleet: ServedFleet, tasks: Path, model: str, route: str, names: tuple[str, ...], **extra: Any
 ) -> dict[str, list[dict[str, Any]]]:
     """The samples that lm-eval logged, by task and in the order of the documents."""
-    where = tasks.parent / "out"
-    await run_tool(
-        *("lm_eval", "lm-eval", "run", "--model", model),
-        *("--model_args", f"model=tiny,base_url={fleet.url}/v1/{route},num_concurrent=2,max_length=512"),
-        *("--include_path", str(tasks), "--tasks", *names),
-        *("--output_path", str(where), "--log_samples", *extra),
-        folder=tasks.parent,
-    )
-    samples = {}
-    for name in names:
-        (log,) = where.rglob(f"samples_{name}_*.jsonl")
-        samples[name] = sorted(map(json.loads, log.read_text().splitlines()), key=lambda sample: int(sample["doc_id"]))
-        assert len(samples[name]) == len(DOCUMENTS)
+    options, answers = tasks.parent / "options.json", tasks.parent / "answers.json"
+    arguments = f"model=tiny,base_url={fleet.url}/v1/{route},num_concurrent=2,max_length=512"
+    options.write_text(json.dumps({"model": model, "model_args": arguments, "tasks": names, **extra}))
+    await run_tool("lm_eval", "python", str(RUN), str(options), str(tasks), str(answers), folder=tasks.parent)
+    samples: dict[str, list[dict[str, Any]]] = json.loads(answers.read_text())
+    for each in samples.values():
+        each.sort(key=lambda sample: int(sample["doc_id"]))
+        assert [sample["doc"] for sample in each] == DOCUMENTS
     return samples
 
 
 async def test_log_likelihoods_and_completions_are_the_models_own(
     speculative: ServedFleet, tasks: Path, oracle: Oracle
 ) -> None:
-    samples = await evaluate(
-        *(speculative, tasks, "local-completions", "completions", "--batch_size", "4"), names=tuple(TASKS)
-    )
+    samples = await evaluate(speculative, tasks, "local-completions", "completions", tuple(TASKS), batch_size=4)
     for sample in samples["choosing"]:
         question = sample["doc"]["question"]
         for choice, (logprob, is_greedy) in zip(CHOICES, sample["filtered_resps"], strict=True):
@@ -105,8 +99,7 @@ async def test_chats_are_answered_as_the_models_own_template_puts_them(
     speculative: ServedFleet, tasks: Path, oracle: Oracle
 ) -> None:
     samples = await evaluate(
-        *(speculative, tasks, "local-chat-completions", "chat/completions", "--apply_chat_template"),
-        names=("answering",),
+        speculative, tasks, "local-chat-completions", "chat/completions", ("answering",), apply_chat_template=True
     )
     for sample in samples["answering"]:
         prompt = oracle.tokenizer.render_chat([{"role": "user", "content": sample["doc"]["question"]}])
