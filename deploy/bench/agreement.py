@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,10 +14,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from deploy.bench import definitions
 from deploy.bench.direct_fleet import DirectFleet, listening
+from deploy.bench.document import write_into
 from deploy.bench.load import drive
 from deploy.bench.load_plan import LoadPlan
 from deploy.bench.other_tools import AIPERF, GUIDELLM, VLLM_BENCH, LoadTool, ToolLoad
@@ -35,6 +36,7 @@ PACES = {"a token every 20 ms": (0.020, 1), "3 tokens every 30 ms": (0.030, 3)}
 """What the stand-in for a worker does: seconds between two steps, tokens in each."""
 OURS = "fleet load"
 TOOLS: dict[str, LoadTool] = {"vllm bench serve": VLLM_BENCH, "GuideLLM": GUIDELLM, "AIPerf": AIPERF}
+MARKS = "bench-tools"
 PROMPT_TOKENS = 32
 CONTEXT = 4096
 
@@ -65,10 +67,15 @@ async def measure(size: Size, repetitions: int) -> list[Comparison]:
     for pace, (step_seconds, tokens_per_step) in PACES.items():
         async with _fleet(folder, StandIn(step_seconds, tokens_per_step)) as (url, recorder):
             for _ in range(repetitions):
-                found.append(await _by_us(pace, url, recorder, size))
+                found.append(_told(await _by_us(pace, url, recorder, size)))
                 for tool in TOOLS:
-                    found.append(await _by(tool, pace, url, recorder, size, folder))
+                    found.append(_told(await _by(tool, pace, url, recorder, size, folder)))
     return found
+
+
+def _told(one: Comparison) -> Comparison:
+    sys.stderr.write(f"{one.pace}: {one.tool} is done\n")
+    return one
 
 
 @asynccontextmanager
@@ -117,20 +124,22 @@ async def _last(recorder: Recorder, size: Size) -> list[definitions.Served]:
     return [answer.served for answer in (await recorder.finished())[-size.requests :]]
 
 
-def render(comparisons: Sequence[Comparison]) -> Table:
-    """One row per tool, pace and figure, with the smallest and largest of the repetitions."""
-    table = Table(title="Mean latencies in ms: what a tool says, and what the router says by the tool's definition")
-    for name in ("pace", "tool", "figure", "tool", "router", "difference"):
-        table.add_column(name, justify="left" if name in ("pace", "figure") else "right")
+HEAD = """| pace | tool | figure | tool, ms | router, ms | ratio |
+|---|---|---|--:|--:|--:|"""
+
+
+def render(comparisons: Sequence[Comparison]) -> str:
+    """A Markdown table: a row for each pace, tool and figure, with the smallest and largest of the repetitions."""
+    rows = [HEAD]
     runs: dict[tuple[str, str], list[Comparison]] = {}
     for one in comparisons:
         runs.setdefault((one.pace, one.tool), []).append(one)
     for (pace, tool), same in runs.items():
         for name in same[0].theirs:
             theirs, expected = [one.theirs[name] for one in same], [one.expected[name] for one in same]
-            difference = fmean(theirs) / fmean(expected) - 1
-            table.add_row(pace, tool, name, _span(theirs), _span(expected), f"{difference:+.1%}")
-    return table
+            cells = (pace, tool, name, _span(theirs), _span(expected), f"{fmean(theirs) / fmean(expected):.3f}")
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
 
 
 def _span(values: Sequence[float]) -> str:
@@ -142,14 +151,18 @@ def main(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests open at once.")] = 4,
     output_tokens: Annotated[int, typer.Option(min=2, help="Length of every answer.")] = 64,
     repetitions: Annotated[int, typer.Option(min=1, help="Runs of every tool at every pace.")] = 3,
+    into: Annotated[Path | None, typer.Option(help="A document with the marks, such as docs/benchmarks.md.")] = None,
 ) -> None:
     """Compare what load tools say of the same load."""
     try:
-        found = asyncio.run(measure(Size(requests, concurrency, output_tokens), repetitions))
+        text = render(asyncio.run(measure(Size(requests, concurrency, output_tokens), repetitions)))
+        if into is None:
+            sys.stdout.write(text)
+        else:
+            write_into(into, MARKS, text)
     except FleetError as error:
         Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
         raise typer.Exit(1) from error
-    Console().print(render(found))
 
 
 if __name__ == "__main__":
