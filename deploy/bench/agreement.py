@@ -120,7 +120,7 @@ async def _by(tool: str, pace: str, url: str, recorder: Recorder, size: Size, fo
 
 
 async def _last(recorder: Recorder, size: Size) -> list[definitions.Served]:
-    """The run's own requests; what a tool asks before them, to see whether anyone answers, is left out."""
+    """The run's own requests; what some tools ask before them, to see whether anyone answers, is left out."""
     return [answer.served for answer in (await recorder.finished())[-size.requests :]]
 
 
