@@ -13,11 +13,10 @@ from statistics import fmean
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from deploy.bench import definitions
 from deploy.bench.direct_fleet import DirectFleet, listening
-from deploy.bench.document import write_into
+from deploy.bench.document import present
 from deploy.bench.load import drive
 from deploy.bench.load_plan import LoadPlan
 from deploy.bench.other_tools import AIPERF, GUIDELLM, VLLM_BENCH, LoadTool, ToolLoad
@@ -26,7 +25,6 @@ from deploy.bench.recorder import Recorder
 from deploy.bench.stand_in import StandIn
 from deploy.bench.tool_process import run_tool
 from fleet.config import ModelConfig
-from fleet.errors import FleetError
 from fleet.tokenizer import Tokenizer
 from replicas.model_store import resolve_model
 from router.intake import ServedModel
@@ -154,15 +152,8 @@ def main(
     into: Annotated[Path | None, typer.Option(help="A document with the marks, such as docs/benchmarks.md.")] = None,
 ) -> None:
     """Compare what load tools say of the same load."""
-    try:
-        text = render(asyncio.run(measure(Size(requests, concurrency, output_tokens), repetitions)))
-        if into is None:
-            sys.stdout.write(text)
-        else:
-            write_into(into, MARKS, text)
-    except FleetError as error:
-        Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
-        raise typer.Exit(1) from error
+    size = Size(requests, concurrency, output_tokens)
+    present(lambda: [render(asyncio.run(measure(size, repetitions)))], into, MARKS)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fleet.config import explain
-from fleet.errors import ConfigError, DraftUnavailable
+from fleet.errors import ConfigError, FleetError
 
 
 def replaced(document: str, name: str, text: str) -> str:
@@ -39,7 +39,7 @@ def present(lines: Callable[[], Iterable[str]], into: Path | None, name: str) ->
             sys.stdout.write(text)
         else:
             write_into(into, name, text)
-    except (ConfigError, DraftUnavailable) as error:
+    except FleetError as error:
         raise SystemExit(str(error)) from error
     except ValidationError as error:
         raise SystemExit(explain(error)) from error

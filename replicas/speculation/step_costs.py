@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 
@@ -27,6 +26,7 @@ class LineFit:
 
     forgetting: float = 0.98
     steadiness: float = 1.0
+    observations: int = field(default=0, init=False)
     _weight: float = field(default=0.0, init=False)
     _size: float = field(default=0.0, init=False)
     """Weighted mean of the sizes, as below of the seconds."""
@@ -37,6 +37,7 @@ class LineFit:
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn from one step of size > 0 that took `seconds` (Welford's update, weighted)."""
+        self.observations += 1
         self._weight = self._weight * self.forgetting + 1.0
         self._spread *= self.forgetting
         self._joint *= self.forgetting
@@ -58,6 +59,8 @@ class LineFit:
 
 ENOUGH_DRAFTS = 3
 """Rounds from which a size of batch has a line of its own; one alone may be an outlier."""
+SIZES = 24
+"""Doublings of a batch that are told apart, more than any engine steps at once."""
 
 
 class DraftCosts:
@@ -68,20 +71,15 @@ class DraftCosts:
     """
 
     def __init__(self) -> None:
-        self._fits: defaultdict[int, LineFit] = defaultdict(LineFit)
-        self._seen: Counter[int] = Counter()
+        self._fits = tuple(LineFit() for _ in range(SIZES))
 
     def observe(self, batch: int, depth: int, seconds: float) -> None:
-        size = _size(batch)
-        self._fits[size].observe(depth, seconds)
-        self._seen[size] += 1
+        self._of(batch).observe(depth, seconds)
 
     def line(self, batch: int) -> Line | None:
         """The present fit, or None where too little was drafted in batches of this size."""
-        size = _size(batch)
-        return self._fits[size].line() if self._seen[size] >= ENOUGH_DRAFTS else None
+        fit = self._of(batch)
+        return fit.line() if fit.observations >= ENOUGH_DRAFTS else None
 
-
-def _size(batch: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, batch - 1).bit_length()
+    def _of(self, batch: int) -> LineFit:
+        return self._fits[min(SIZES - 1, max(0, batch - 1).bit_length())]
