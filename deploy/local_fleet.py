@@ -105,8 +105,12 @@ def stop(folder: Path) -> bool:
         return False
     was_running = is_running(folder)
     _sweep(state, keep_logs=state.phase is Phase.FAILED)
-    if is_running(folder):
-        raise Unavailable("the fleet's host process did not end; try again")
+    until = time.monotonic() + STOP_SECONDS
+    # A process that has ended still holds its lock until the last of its threads is gone.
+    while is_running(folder):
+        if time.monotonic() > until:
+            raise Unavailable("the fleet's host process did not end; try again")
+        time.sleep(POLL_SECONDS)
     return was_running
 
 

@@ -131,6 +131,17 @@ def test_a_foreign_process_with_the_hosts_old_pid_is_left_alone(
     assert stranger.poll() is None
 
 
+def test_stopping_waits_for_the_lock_of_a_host_whose_last_threads_are_ending(tmp_path: Path) -> None:
+    write_state(tmp_path, state(tmp_path))
+    hold = f"import fcntl, time; f = open({str(tmp_path / LOCK_FILE)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+    ending = spawn(f"{hold}; print(flush=True); time.sleep(0.5)")
+    assert ending.stdout is not None
+    ending.stdout.readline()
+    assert stop(tmp_path) is True
+    assert not is_running(tmp_path)
+    ending.communicate()
+
+
 def test_stopping_where_nothing_ever_ran_says_so(tmp_path: Path) -> None:
     assert stop(tmp_path) is False
 
