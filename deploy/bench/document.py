@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,7 +33,11 @@ def write_into(path: Path, name: str, text: str) -> None:
 
 
 def present(lines: Callable[[], Iterable[str]], into: Path | None, name: str) -> None:
-    """Print the lines that a benchmark finds, or write them into a document; what it cannot do ends in one line."""
+    """Print the lines that a benchmark finds, or write them into a document; what it cannot do ends in one line.
+
+    A benchmark that is told to end (SIGTERM) does so as at Ctrl-C: it takes down the processes that it has started.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         text = "\n".join(lines())
         if into is None:
@@ -43,3 +48,5 @@ def present(lines: Callable[[], Iterable[str]], into: Path | None, name: str) ->
         raise SystemExit(str(error)) from error
     except ValidationError as error:
         raise SystemExit(explain(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit("stopped") from None
