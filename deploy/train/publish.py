@@ -24,6 +24,7 @@ def publish(checkpoint: Checkpoint, folder: Path) -> None:
     tensors = {name: _published(tensor) for name, tensor in checkpoint.tensors.items()}
     unfinished = folder / "unfinished"
     save_file(tensors, unfinished, metadata={"format": "pt"})
+    unfinished.chmod((folder / CONFIG_FILE).stat().st_mode)  # safetensors makes files that only their owner can read
     os.replace(unfinished, folder / WEIGHTS_FILE)
 
 

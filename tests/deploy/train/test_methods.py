@@ -103,6 +103,7 @@ def test_the_published_file_has_exactly_the_formats_keys_shapes_and_types(kind: 
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == FILES[kind]
     types = {"d2t": torch.int64, "t2d": torch.bool, "token_map": torch.int64}
     assert all(tensor.dtype == types.get(name, torch.bfloat16) for name, tensor in tensors.items())
+    assert len({file.stat().st_mode for file in tmp_path.iterdir()}) == 1, "readable by the same people"
 
 
 @pytest.mark.parametrize("kind", METHODS)
