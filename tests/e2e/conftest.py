@@ -17,7 +17,6 @@ from tests.e2e.cut import cut_layers
 from tests.e2e.harness import MODEL_NAME, Fleet, start_fleet, stop_fleet
 
 TIMEOUT_SECONDS = 900
-DRAFT_LAYERS = 6
 SHALLOW_LAYERS = 4
 
 
@@ -55,17 +54,10 @@ def target() -> Path:
 
 @pytest.fixture(scope="module")
 def real_fleet(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Iterator[Fleet]:
-    """The whole model, on the baseline and behind a draft worker and prompt lookup.
-
-    `layers: n` is held to the same text in test_kills, on the shallow fleet; here it would start two more processes.
-    """
+    """The whole model, on the baseline and behind the draft model that is shipped for it."""
     folder = tmp_path_factory.mktemp("real")
-    draft = cut_layers(target, folder / "draft", DRAFT_LAYERS)
-    paths = {
-        "baseline": {},
-        "draft": {"speculative": speculating("draft_model", model=str(draft), deadline_floor_ms=1500)},
-        "ngram": {"speculative": speculating("ngram")},
-    }
+    draft = speculating("draft_model", model=f"{MODEL_NAME}-draft", deadline_floor_ms=1500)
+    paths = {"baseline": {}, "draft": {"speculative": draft}}
     fleet = start_fleet(folder, common(folder, str(target)) | {"paths": paths})
     try:
         yield fleet
