@@ -152,9 +152,9 @@ FAMILIES: Mapping[str, Family] = {
         _gauge("fleet_replicas_ready", "Replicas that report themselves."),
         _gauge("fleet_replicas_wanted", "Replicas that the config asks for."),
         _gauge("fleet_draft_workers", "Replicas by the health of their draft.", "health"),
-        _gauge("fleet_draft_seconds", "Mean time of the draft per round, over the replicas."),
-        _gauge("fleet_verify_seconds", "Mean time of a target step, over the replicas."),
-        _gauge("fleet_wire_seconds", "Mean time on the verify stream per round, over the replicas."),
+        _gauge("fleet_draft_seconds", "Mean time of the draft per round, over the replicas that had any."),
+        _gauge("fleet_verify_seconds", "Mean time of a target step without prefill, over the replicas that had any."),
+        _gauge("fleet_wire_seconds", "Mean time on the verify stream per round, over the replicas that had any."),
         _gauge(
             "fleet_snapshot_time_seconds",
             "When the controller took this snapshot, since the Unix epoch; it stands still while that is away.",
@@ -334,16 +334,21 @@ def _of_path(path: PathSnapshot) -> Iterator[_NamedSample]:
 def _of_replicas(replicas: Sequence[ReplicaReport]) -> dict[str, float]:
     total = sum(replica.kv_total_tokens for replica in replicas)
     used = sum(replica.kv_used_tokens for replica in replicas)
-    count = max(1, len(replicas))
     return {
         "vllm:num_requests_running": sum(replica.running for replica in replicas),
         "vllm:num_requests_waiting": sum(replica.waiting for replica in replicas),
         "vllm:kv_cache_usage_perc": used / total if total else 0.0,
         "fleet_replicas_ready": len(replicas),
-        "fleet_draft_seconds": sum(replica.draft_seconds for replica in replicas) / count,
-        "fleet_verify_seconds": sum(replica.verify_seconds for replica in replicas) / count,
-        "fleet_wire_seconds": sum(replica.wire_seconds for replica in replicas) / count,
+        "fleet_draft_seconds": _mean_of_busy(replica.draft_seconds for replica in replicas),
+        "fleet_verify_seconds": _mean_of_busy(replica.verify_seconds for replica in replicas),
+        "fleet_wire_seconds": _mean_of_busy(replica.wire_seconds for replica in replicas),
     }
+
+
+def _mean_of_busy(seconds: Iterable[float]) -> float:
+    """A replica that had nothing to time says 0, which is not how long it takes."""
+    timed = [value for value in seconds if value > 0]
+    return sum(timed) / len(timed) if timed else 0.0
 
 
 def _of_fleet(snapshot: Snapshot) -> Iterator[_NamedSample]:

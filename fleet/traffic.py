@@ -277,7 +277,7 @@ class ReplicaReport:
     draft_seconds: float = 0.0
     """Mean time the draft needed per round, over the last reports."""
     verify_seconds: float = 0.0
-    """Mean time of a target step, over the last reports."""
+    """Mean time of a target step without prefill since the last report; 0 where there was none."""
     wire_seconds: float = 0.0
     out_of_memory: int = 0
     running_limit: int = 0

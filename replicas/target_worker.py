@@ -87,7 +87,7 @@ class TargetWorker:
         await self._ledger.finished(request_id, arrive_within_seconds)
 
     def report(self, replica_id: str) -> ReplicaReport:
-        """How the replica is; mean times are over the steps since the last report."""
+        """How the replica is; the mean time of a step is over those since the last report that only decoded."""
         stats, before = self._engine.stats, self._reported
         self._reported = stats
         draft = self._proposing.proposer.state() if self._proposing else NO_PROPOSER
@@ -174,8 +174,8 @@ def _make_speculator(proposing: Proposing, vocab_size: int, clock: Clock) -> Spe
 
 
 def _mean_step_seconds(before: EngineStats, after: EngineStats) -> float:
-    steps = after.steps - before.steps
-    return (after.step_seconds - before.step_seconds) / steps if steps else 0.0
+    steps = after.decoding_steps - before.decoding_steps
+    return (after.decoding_seconds - before.decoding_seconds) / steps if steps else 0.0
 
 
 async def _run_until_signalled(settings: WorkerSettings) -> None:

@@ -119,7 +119,8 @@ def figures_of(looks: Sequence[_Look]) -> ServerFigures:
     scrapes = [look.scrape for look in looks]
     memory = [look.memory_bytes for look in looks if look.memory_bytes is not None]
     counted = {field: _increase(scrapes, name) for field, name in COUNTERS.items()}
-    times = {field: _over(scrapes, name, _mean_of_positive) for field, name in TIMES.items()}
+    # The first look shows steps and rounds of what ran before.
+    times = {field: _over(scrapes[1:], name, _mean_of_positive) for field, name in TIMES.items()}
     if counted["rounds"] == 0:
         # The gauges still show the last round of long ago.
         times["draft_seconds"] = times["wire_seconds"] = None

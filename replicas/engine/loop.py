@@ -41,9 +41,10 @@ class EngineStats:
     out_of_memory: int = 0
     running_limit: int = 0
     """Sequences that can run at once."""
-    steps: int = 0
-    step_seconds: float = 0.0
-    """Sum over all steps, without the waiting for proposals."""
+    decoding_steps: int = 0
+    """Steps without a prompt in them."""
+    decoding_seconds: float = 0.0
+    """Of those steps, without the waiting for proposals."""
 
 
 class Engine:
@@ -244,8 +245,11 @@ class Engine:
         self.stats = replace(self.stats, preemptions=self.stats.preemptions + len(plan.preempted))
 
     def _note_step(self, plan: Plan, seconds: float) -> None:
-        self.stats = replace(self.stats, steps=self.stats.steps + 1, step_seconds=self.stats.step_seconds + seconds)
-        if self._speculator is not None and all(work.samples and work.new_tokens == 1 for work in plan.works):
+        if not all(work.samples and work.new_tokens == 1 for work in plan.works):
+            return
+        steps, so_far = self.stats.decoding_steps + 1, self.stats.decoding_seconds + seconds
+        self.stats = replace(self.stats, decoding_steps=steps, decoding_seconds=so_far)
+        if self._speculator is not None:
             self._speculator.observe_decoding(sum(1 + len(work.drafted) for work in plan.works), seconds)
 
     def _note_load(self) -> None:

@@ -35,6 +35,7 @@ def path(tally: PathTally | None = None, replicas=(), **changes) -> PathSnapshot
     return PathSnapshot("speculative", tally or PathTally(), replicas, **known)
 
 
+TIMES = (("idle", 0.0), ("a", 0.01), ("b", 0.03))
 LABELS = {"model_name": "tiny", "engine": "0", "path": "speculative"}
 
 
@@ -65,6 +66,13 @@ def test_gauges_are_sums_and_means_over_the_replicas():
     assert value(snapshot, "fleet_draft_workers", health="lost", **LABELS) == 1
     assert value(snapshot, "fleet_replicas_wanted", **LABELS) == 3
     assert value(snapshot, "fleet_streams_in_flight", **LABELS) == 8
+
+
+def test_a_replica_that_had_nothing_to_time_shortens_no_mean():
+    replicas = [ReplicaReport("speculative", name, 1, 0, 0, 0, 1000, 0, 0, verify_seconds=t) for name, t in TIMES]
+    snapshot = Snapshot("tiny", [path(replicas=replicas)])
+    assert value(snapshot, "fleet_verify_seconds", **LABELS) == pytest.approx(0.02)
+    assert value(snapshot, "fleet_draft_seconds", **LABELS) == 0.0
 
 
 def test_histograms_resolve_a_millisecond_and_keep_exact_sums():

@@ -37,7 +37,7 @@ def scrape(preemptions: int, rounds: int, usage: float, draft: float) -> httpx.R
 
 
 def test_counters_are_what_was_added_and_gauges_what_was_seen_of_this_path_alone() -> None:
-    looks = [scrape(2, 10, 0.1, 0.0), scrape(2, 50, 0.9, 0.004), scrape(3, 80, 0.2, 0.006), scrape(5, 100, 0.0, 0.005)]
+    looks = [scrape(2, 10, 0.1, 0.5), scrape(2, 50, 0.9, 0.004), scrape(3, 80, 0.2, 0.006), scrape(5, 100, 0.0, 0.005)]
     figures = watch(looks, seconds=1.5)
     assert figures == ServerFigures(kv_usage=0.9, preemptions=3, draft_seconds=0.005, rounds=90)
 

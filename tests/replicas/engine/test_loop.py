@@ -88,6 +88,12 @@ def test_preemption_changes_no_token(proposer: str, kv_tokens: int) -> None:
     assert_twins(rig, requests)
 
 
+def test_steps_with_a_prompt_are_not_timed_as_decoding() -> None:
+    rig = Rig(max_num_batched_tokens=16)
+    rig.run(request("r0", replace(GREEDY, max_tokens=5, ignore_eos=True), prompt_length=40))
+    assert rig.engine.stats.decoding_steps == 4, "the first of the five tokens comes with the prompt's last piece"
+
+
 @pytest.fixture(scope="module")
 def real_model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tiny_model_folder(tmp_path_factory.mktemp("tiny") / "model")
