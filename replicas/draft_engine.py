@@ -25,6 +25,7 @@ class DraftRun:
     done: tuple[tuple[DraftWork, DraftedToken | None], ...]
     refused: tuple[int, ...]
     """Sequences that hold no cache any more."""
+    ran_out_of_memory: bool = False
 
 
 class DraftEngine:
@@ -58,13 +59,15 @@ class DraftEngine:
             if work.sequence_id not in evicted:
                 evicted += self._make_room(work)
         placed = [work for work in works if work.sequence_id not in evicted]
+        ran_out_of_memory = False
         try:
             drafted, unusable = self._forward(placed) if placed else ({}, ())
         except OutOfMemory:
             drafted, unusable = {}, tuple(work.sequence_id for work in placed)
+            ran_out_of_memory = True
         self.release(unusable)
         done = tuple((work, drafted.get(work.sequence_id)) for work in placed if work.sequence_id not in unusable)
-        return DraftRun(done, (*evicted, *unusable))
+        return DraftRun(done, (*evicted, *unusable), ran_out_of_memory)
 
     def _make_room(self, work: DraftWork) -> list[int]:
         """Let the sequence's extent hold this work too; the ids that lost their place, perhaps its own."""

@@ -97,6 +97,8 @@ class DraftLoop:
         if not works:
             return False
         run = self._engine.run(works)
+        if run.ran_out_of_memory:
+            session.run_out_of_memory()
         for sequence_id in run.refused:
             session.refuse(sequence_id)
         for work, drafted in run.done:

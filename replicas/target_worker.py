@@ -105,7 +105,7 @@ class TargetWorker:
             draft_seconds=draft.draft_seconds,
             verify_seconds=_mean_step_seconds(before, stats),
             wire_seconds=draft.wire_seconds,
-            out_of_memory=stats.out_of_memory,
+            out_of_memory=stats.out_of_memory + draft.out_of_memory,
             running_limit=stats.running_limit,
             draft_tokens=self._proposing.policy.max_draft_tokens if self._proposing else 0,
             may_pause_drafting=self._may_pause_drafting,

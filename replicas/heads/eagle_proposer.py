@@ -61,6 +61,7 @@ class EagleProposer:
         self._clock = clock
         self._following = Following()
         self._seconds = 0.0
+        self._out_of_memory = 0
 
     @property
     def used_tokens(self) -> int:
@@ -80,6 +81,7 @@ class EagleProposer:
         try:
             self._catch_up(overdue)
         except OutOfMemory:
+            self._out_of_memory += 1
             self._refuse(overdue)
 
     def open(self, opening: Opening) -> None:
@@ -93,6 +95,7 @@ class EagleProposer:
             growths = [self._growth(followed, depth) for followed, depth in ready if not followed.is_refused]
             self._grow(growths)
         except OutOfMemory:
+            self._out_of_memory += 1
             self._refuse(followed for followed, _ in ready)
             growths = []
         self._seconds = self._clock.monotonic() - started
@@ -106,7 +109,7 @@ class EagleProposer:
         self._cache.release(closing.sequence_ids)
 
     def state(self) -> ProposerState:
-        return ProposerState(ProposerHealth.HEALTHY, draft_seconds=self._seconds, wire_seconds=0.0)
+        return ProposerState(ProposerHealth.HEALTHY, self._seconds, 0.0, self._out_of_memory)
 
     def _growth(self, followed: Followed, depth: int) -> Growth:
         """The tree that fits into what is wanted, the head's context and its memory."""

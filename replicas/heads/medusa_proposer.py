@@ -38,6 +38,7 @@ class MedusaProposer:
         self._clock = clock
         self._following = Following()
         self._seconds = 0.0
+        self._out_of_memory = 0
 
     def read(self, seen: Sequence[Seen]) -> None:
         for chunk in seen:
@@ -58,6 +59,7 @@ class MedusaProposer:
         try:
             self._grow(growths)
         except OutOfMemory:
+            self._out_of_memory += 1
             growths = []
         self._seconds = self._clock.monotonic() - started
         return {growth.followed.sequence_id: growth.followed.proposal(growth.draft()) for growth in growths}
@@ -69,7 +71,7 @@ class MedusaProposer:
         self._following.close(closing.sequence_ids)
 
     def state(self) -> ProposerState:
-        return ProposerState(ProposerHealth.HEALTHY, draft_seconds=self._seconds, wire_seconds=0.0)
+        return ProposerState(ProposerHealth.HEALTHY, self._seconds, 0.0, self._out_of_memory)
 
     @torch.inference_mode()
     def _grow(self, growths: Sequence[Growth]) -> None:

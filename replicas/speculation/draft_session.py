@@ -12,6 +12,7 @@ from replicas.speculation.drafting import DraftedToken, Drafting, DraftWork
 from replicas.speculation.messages import (
     Closing,
     DraftMessage,
+    Exhausted,
     Opening,
     Resync,
     SequenceKey,
@@ -46,7 +47,7 @@ class DraftSession:
         self._sequences: dict[int, Drafting] = {}
         self._released: list[int] = []
         self._lost: dict[int, int] = {}
-        self._has_read = False
+        self._has_read = self._is_exhausted = False
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -98,6 +99,10 @@ class DraftSession:
         if drafting is not None:
             drafting.refuse()
 
+    def run_out_of_memory(self) -> None:
+        """A forward pass could not allocate; the target is to know."""
+        self._is_exhausted = True
+
     def outgoing(self, now: float) -> list[DraftMessage]:
         """Everything there is to say: complete proposals in one frame, sequences that must be opened again."""
         messages: list[DraftMessage] = []
@@ -106,7 +111,9 @@ class DraftSession:
             messages.append(proposals)
         if self._lost:
             messages.append(Resync(tuple(SequenceKey(key, epoch) for key, epoch in self._lost.items())))
-        self._has_read = False
+        if self._is_exhausted:
+            messages.append(Exhausted())
+        self._has_read = self._is_exhausted = False
         self._lost.clear()
         return messages
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fleet.generation import SamplingParams
 from replicas.speculation.rejection import Sparse
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 FINISHED = "finished"
 """Reason of a closing where the sequence came to its own end."""
 
@@ -110,6 +110,11 @@ class Resync:
 
 
 @dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The draft could not allocate memory in a forward pass; it lives on without the caches of its sequences."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closing:
     """Sequences the draft forgets, freeing their cache."""
 
@@ -117,7 +122,7 @@ class Closing:
     reason: str
 
 
-DraftMessage = Hello | tuple[Proposal, ...] | Resync
+DraftMessage = Hello | tuple[Proposal, ...] | Resync | Exhausted
 """A tuple without proposals says: alive, still reading a prompt."""
 SequenceMessage = Opening | tuple[SequenceVerdict, ...] | Closing
 TargetMessage = Welcome | Refused | SequenceMessage

@@ -40,6 +40,8 @@ class ProposerState:
     """Time spent on drafting in the last round."""
     wire_seconds: float
     """Round-trip time beyond drafting in the last round; 0 within one process."""
+    out_of_memory: int = 0
+    """Times so far that it could not allocate; it drafted nothing then."""
 
 
 class Proposer(Protocol):

@@ -17,6 +17,7 @@ from replicas.speculation.messages import (
     PROTOCOL_VERSION,
     Closing,
     DraftMessage,
+    Exhausted,
     Hello,
     Opening,
     Proposal,
@@ -62,6 +63,8 @@ class SessionCounters:
     """Answers without a token: the draft's context or cache is full."""
     reopened: int = 0
     refused_drafts: int = 0
+    out_of_memory: int = 0
+    """Forward passes of the draft that could not allocate."""
     breaker_openings: int = 0
 
 
@@ -114,6 +117,8 @@ class TargetSession:
             case Resync(keys):
                 for key in keys:
                     self._note_lost(key)
+            case Exhausted():
+                self.counters.out_of_memory += 1
             case proposals:
                 for proposal in proposals:
                     self._take(proposal, now)
@@ -190,7 +195,7 @@ class TargetSession:
             health = ProposerHealth.HEALTHY
         else:
             health = ProposerHealth.DEGRADED
-        return ProposerState(health.value, self._draft_seconds, self._wire_seconds)
+        return ProposerState(health.value, self._draft_seconds, self._wire_seconds, self.counters.out_of_memory)
 
     @property
     def _is_talking(self) -> bool:

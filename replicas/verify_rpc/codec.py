@@ -12,6 +12,7 @@ from fleet.token_codec import sampling_from_wire, sampling_to_wire
 from replicas.speculation.messages import (
     Closing,
     DraftMessage,
+    Exhausted,
     Hello,
     Opening,
     Proposal,
@@ -35,6 +36,8 @@ def draft_frame(message: DraftMessage) -> pb.DraftFrame:
         case Resync(keys):
             items = [pb.SequenceKey(sequence_id=key.sequence_id, epoch=key.epoch) for key in keys]
             return pb.DraftFrame(resync=pb.Resync(items=items))
+        case Exhausted():
+            return pb.DraftFrame(exhausted=pb.Exhausted())
         case proposals:
             return pb.DraftFrame(proposals=_proposals_to_wire(proposals))
 
@@ -48,6 +51,8 @@ def draft_message_from(frame: pb.DraftFrame) -> DraftMessage:
             return _proposals_from(frame.proposals)
         case "resync":
             return Resync(tuple(SequenceKey(item.sequence_id, item.epoch) for item in frame.resync.items))
+        case "exhausted":
+            return Exhausted()
         case _:
             raise ProtocolViolation("a draft frame without content")
 

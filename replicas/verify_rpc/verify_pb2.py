@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fleet.tokens_v1 import tokens_pb2 as fleet_dot_tokens__v1_dot_tokens__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n replicas/verify_rpc/verify.proto\x12\x0f\x66leet.verify.v1\x1a\x1c\x66leet/tokens_v1/tokens.proto\"\x9a\x01\n\nDraftFrame\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.fleet.verify.v1.HelloH\x00\x12/\n\tproposals\x18\x02 \x01(\x0b\x32\x1a.fleet.verify.v1.ProposalsH\x00\x12)\n\x06resync\x18\x03 \x01(\x0b\x32\x17.fleet.verify.v1.ResyncH\x00\x42\x07\n\x05\x66rame\"\xef\x01\n\x0bTargetFrame\x12+\n\x07welcome\x18\x01 \x01(\x0b\x32\x18.fleet.verify.v1.WelcomeH\x00\x12+\n\x07refused\x18\x02 \x01(\x0b\x32\x18.fleet.verify.v1.RefusedH\x00\x12%\n\x04open\x18\x03 \x01(\x0b\x32\x15.fleet.verify.v1.OpenH\x00\x12-\n\x08verdicts\x18\x04 \x01(\x0b\x32\x19.fleet.verify.v1.VerdictsH\x00\x12\'\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x16.fleet.verify.v1.CloseH\x00\x42\x07\n\x05\x66rame\"\xbc\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\r\n\x05model\x18\x04 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\t\x12\x15\n\rmax_model_len\x18\x06 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x07 \x01(\r\x12\x1b\n\x13names_distributions\x18\x08 \x01(\x08\"d\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x64raft_ahead\x18\x03 \x01(\x08\x12\x1b\n\x13wants_distributions\x18\x04 \x01(\x08\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xad\x01\n\x04Open\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.fleet.tokens.v1.Sampling\x12\x14\n\x0c\x63hoice_index\x18\x06 \x01(\r\x12\x14\n\x0c\x64raft_length\x18\x07 \x01(\r\"\xff\x01\n\tProposals\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x03(\x04\x12\x14\n\x0c\x62\x61se_lengths\x18\x03 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x04 \x03(\r\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x15\n\rdraft_seconds\x18\x06 \x03(\x01\x12\x12\n\nwere_ready\x18\x07 \x03(\x08\x12\x16\n\x0eparent_indexes\x18\x08 \x03(\r\x12\x16\n\x0esupport_counts\x18\n \x03(\r\x12\x13\n\x0bsupport_ids\x18\x0b \x03(\r\x12\x17\n\x0fsupport_weights\x18\x0c \x03(\x02J\x04\x08\t\x10\n\"5\n\x06Resync\x12+\n\x05items\x18\x01 \x03(\x0b\x32\x1c.fleet.verify.v1.SequenceKey\"1\n\x0bSequenceKey\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xa1\x01\n\x08Verdicts\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x03(\x04\x12\x14\n\x0c\x62\x61se_lengths\x18\x03 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x03(\r\x12\x18\n\x10\x63ommitted_counts\x18\x05 \x03(\r\x12\x11\n\tcommitted\x18\x06 \x03(\r\x12\x1a\n\x12next_draft_lengths\x18\x07 \x03(\r\"-\n\x05\x43lose\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t2R\n\x06Verify\x12H\n\x07Session\x12\x1b.fleet.verify.v1.DraftFrame\x1a\x1c.fleet.verify.v1.TargetFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n replicas/verify_rpc/verify.proto\x12\x0f\x66leet.verify.v1\x1a\x1c\x66leet/tokens_v1/tokens.proto\"\xcb\x01\n\nDraftFrame\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.fleet.verify.v1.HelloH\x00\x12/\n\tproposals\x18\x02 \x01(\x0b\x32\x1a.fleet.verify.v1.ProposalsH\x00\x12)\n\x06resync\x18\x03 \x01(\x0b\x32\x17.fleet.verify.v1.ResyncH\x00\x12/\n\texhausted\x18\x04 \x01(\x0b\x32\x1a.fleet.verify.v1.ExhaustedH\x00\x42\x07\n\x05\x66rame\"\xef\x01\n\x0bTargetFrame\x12+\n\x07welcome\x18\x01 \x01(\x0b\x32\x18.fleet.verify.v1.WelcomeH\x00\x12+\n\x07refused\x18\x02 \x01(\x0b\x32\x18.fleet.verify.v1.RefusedH\x00\x12%\n\x04open\x18\x03 \x01(\x0b\x32\x15.fleet.verify.v1.OpenH\x00\x12-\n\x08verdicts\x18\x04 \x01(\x0b\x32\x19.fleet.verify.v1.VerdictsH\x00\x12\'\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x16.fleet.verify.v1.CloseH\x00\x42\x07\n\x05\x66rame\"\xbc\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\r\n\x05model\x18\x04 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\t\x12\x15\n\rmax_model_len\x18\x06 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x07 \x01(\r\x12\x1b\n\x13names_distributions\x18\x08 \x01(\x08\"d\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x64raft_ahead\x18\x03 \x01(\x08\x12\x1b\n\x13wants_distributions\x18\x04 \x01(\x08\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xad\x01\n\x04Open\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.fleet.tokens.v1.Sampling\x12\x14\n\x0c\x63hoice_index\x18\x06 \x01(\r\x12\x14\n\x0c\x64raft_length\x18\x07 \x01(\r\"\xff\x01\n\tProposals\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x03(\x04\x12\x14\n\x0c\x62\x61se_lengths\x18\x03 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x04 \x03(\r\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x15\n\rdraft_seconds\x18\x06 \x03(\x01\x12\x12\n\nwere_ready\x18\x07 \x03(\x08\x12\x16\n\x0eparent_indexes\x18\x08 \x03(\r\x12\x16\n\x0esupport_counts\x18\n \x03(\r\x12\x13\n\x0bsupport_ids\x18\x0b \x03(\r\x12\x17\n\x0fsupport_weights\x18\x0c \x03(\x02J\x04\x08\t\x10\n\"5\n\x06Resync\x12+\n\x05items\x18\x01 \x03(\x0b\x32\x1c.fleet.verify.v1.SequenceKey\"\x0b\n\tExhausted\"1\n\x0bSequenceKey\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xa1\x01\n\x08Verdicts\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x03(\x04\x12\x14\n\x0c\x62\x61se_lengths\x18\x03 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x03(\r\x12\x18\n\x10\x63ommitted_counts\x18\x05 \x03(\r\x12\x11\n\tcommitted\x18\x06 \x03(\r\x12\x1a\n\x12next_draft_lengths\x18\x07 \x03(\r\"-\n\x05\x43lose\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t2R\n\x06Verify\x12H\n\x07Session\x12\x1b.fleet.verify.v1.DraftFrame\x1a\x1c.fleet.verify.v1.TargetFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,27 +33,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'replicas.verify_rpc.verify_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DRAFTFRAME']._serialized_start=84
-  _globals['_DRAFTFRAME']._serialized_end=238
-  _globals['_TARGETFRAME']._serialized_start=241
-  _globals['_TARGETFRAME']._serialized_end=480
-  _globals['_HELLO']._serialized_start=483
-  _globals['_HELLO']._serialized_end=671
-  _globals['_WELCOME']._serialized_start=673
-  _globals['_WELCOME']._serialized_end=773
-  _globals['_REFUSED']._serialized_start=775
-  _globals['_REFUSED']._serialized_end=800
-  _globals['_OPEN']._serialized_start=803
-  _globals['_OPEN']._serialized_end=976
-  _globals['_PROPOSALS']._serialized_start=979
-  _globals['_PROPOSALS']._serialized_end=1234
-  _globals['_RESYNC']._serialized_start=1236
-  _globals['_RESYNC']._serialized_end=1289
-  _globals['_SEQUENCEKEY']._serialized_start=1291
-  _globals['_SEQUENCEKEY']._serialized_end=1340
-  _globals['_VERDICTS']._serialized_start=1343
-  _globals['_VERDICTS']._serialized_end=1504
-  _globals['_CLOSE']._serialized_start=1506
-  _globals['_CLOSE']._serialized_end=1551
-  _globals['_VERIFY']._serialized_start=1553
-  _globals['_VERIFY']._serialized_end=1635
+  _globals['_DRAFTFRAME']._serialized_end=287
+  _globals['_TARGETFRAME']._serialized_start=290
+  _globals['_TARGETFRAME']._serialized_end=529
+  _globals['_HELLO']._serialized_start=532
+  _globals['_HELLO']._serialized_end=720
+  _globals['_WELCOME']._serialized_start=722
+  _globals['_WELCOME']._serialized_end=822
+  _globals['_REFUSED']._serialized_start=824
+  _globals['_REFUSED']._serialized_end=849
+  _globals['_OPEN']._serialized_start=852
+  _globals['_OPEN']._serialized_end=1025
+  _globals['_PROPOSALS']._serialized_start=1028
+  _globals['_PROPOSALS']._serialized_end=1283
+  _globals['_RESYNC']._serialized_start=1285
+  _globals['_RESYNC']._serialized_end=1338
+  _globals['_EXHAUSTED']._serialized_start=1340
+  _globals['_EXHAUSTED']._serialized_end=1351
+  _globals['_SEQUENCEKEY']._serialized_start=1353
+  _globals['_SEQUENCEKEY']._serialized_end=1402
+  _globals['_VERDICTS']._serialized_start=1405
+  _globals['_VERDICTS']._serialized_end=1566
+  _globals['_CLOSE']._serialized_start=1568
+  _globals['_CLOSE']._serialized_end=1613
+  _globals['_VERIFY']._serialized_start=1615
+  _globals['_VERIFY']._serialized_end=1697
 # @@protoc_insertion_point(module_scope)

@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DraftFrame(_message.Message):
-    __slots__ = ("hello", "proposals", "resync")
+    __slots__ = ("hello", "proposals", "resync", "exhausted")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     RESYNC_FIELD_NUMBER: _ClassVar[int]
+    EXHAUSTED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     proposals: Proposals
     resync: Resync
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., proposals: _Optional[_Union[Proposals, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ...) -> None: ...
+    exhausted: Exhausted
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., proposals: _Optional[_Union[Proposals, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., exhausted: _Optional[_Union[Exhausted, _Mapping]] = ...) -> None: ...
 
 class TargetFrame(_message.Message):
     __slots__ = ("welcome", "refused", "open", "verdicts", "close")
@@ -118,6 +120,10 @@ class Resync(_message.Message):
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[SequenceKey]
     def __init__(self, items: _Optional[_Iterable[_Union[SequenceKey, _Mapping]]] = ...) -> None: ...
+
+class Exhausted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SequenceKey(_message.Message):
     __slots__ = ("sequence_id", "epoch")

@@ -12,13 +12,14 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.config import DrillConfig
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, OutOfMemory
 from replicas.engine.judging import was_drawn
 from replicas.speculation.messages import Closing, DraftMessage, Opening, Proposal
 from replicas.speculation.proposer import ProposerHealth
 from replicas.verify_rpc.client import dial
 from replicas.verify_rpc.codec import draft_frame
 from replicas.verify_rpc.server import VerifyServer
+from tests.fake_model import FakeModel
 from tests.replicas.verify_rig import (
     HELLO,
     IDENTITY,
@@ -63,6 +64,19 @@ async def test_a_draft_that_dies_is_missed_by_nobody_and_its_successor_takes_ove
         async with drafting(address, engine=second):
             await steps_until(target, all_accepted)
             assert all_true(target)
+
+
+async def test_a_draft_without_memory_says_so_and_goes_on() -> None:
+    model = FakeModel()
+    async with serving() as (server, address), drafting(address, engine=new_engine(model)):
+        model.fails = [OutOfMemory("no more")]
+        target = ToyTarget(server.proposer)
+        target.open(1)
+        await steps_until(target, lambda accepted: server.proposer.state().out_of_memory == 1)
+        target.open(2)
+        await steps_until(target, lambda accepted: accepted[2] > 0)
+        assert all_true(target)
+        assert server.proposer.state().health == ProposerHealth.HEALTHY
 
 
 async def test_the_newest_draft_replaces_the_one_before() -> None:

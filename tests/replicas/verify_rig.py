@@ -95,8 +95,8 @@ async def serving(
         await server.close()
 
 
-def new_engine() -> DraftEngine:
-    return DraftEngine(FakeModel(), Sampler(VOCABULARY, frozenset({2})))
+def new_engine(model: FakeModel | None = None) -> DraftEngine:
+    return DraftEngine(model or FakeModel(), Sampler(VOCABULARY, frozenset({2})))
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -145,6 +146,17 @@ def test_a_full_cache_refuses_newcomers_and_keeps_its_promises_to_the_others(tmp
     assert first.draft().token_ids == max(slow_draft(slow, first, (1, 1, 1)).values(), key=len)
     proposer.close(Closing((1, 99), "finished"))
     assert proposer.used_tokens == 0
+
+
+def test_a_head_without_memory_drafts_nothing_and_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(3))
+    story = Story(proposer, 1, [5, 6, 7, 8], features(40, 16, seed=1))
+    story.read(3)
+    story.open()
+    with monkeypatch.context() as short:
+        short.setattr(torch, "cat", Mock(side_effect=torch.OutOfMemoryError("no more")))
+        assert len(story.draft()) == 0
+    assert proposer.state().out_of_memory == 1
 
 
 def test_a_missing_chunk_ends_the_drafts_and_a_new_start_brings_them_back(tmp_path: Path) -> None:

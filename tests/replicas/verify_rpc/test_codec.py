@@ -10,6 +10,7 @@ from fleet.errors import ProtocolViolation
 from fleet.generation import SamplingParams
 from replicas.speculation.messages import (
     Closing,
+    Exhausted,
     Hello,
     Opening,
     Proposal,
@@ -60,7 +61,7 @@ def tuples(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, 
 
 
 @settings(deadline=None)
-@given(hellos | tuples(proposals) | tuples(judged_proposals) | st.builds(Resync, tuples(keys)))
+@given(hellos | tuples(proposals) | tuples(judged_proposals) | st.builds(Resync, tuples(keys)) | st.builds(Exhausted))
 def test_what_a_draft_says_arrives_as_it_was_said(message):
     wire = draft_frame(message).SerializeToString()
     assert draft_message_from(pb.DraftFrame.FromString(wire)) == message
