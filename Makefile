@@ -36,9 +36,10 @@ UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $
 TOOLS     := .tools
 ALL_TOOLS := aiperf lm_eval guidellm vllm_bench
 
-test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium  ## every test, with Ray and the real model; other projects' tools have test-tools
+test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium $(TOOLS)/lm_eval/.ready  ## every test, with Ray and the real model; most of other projects' tools have test-tools
 	$(UNIT_TESTS) -m "not ray and not model and not gpu and not tools"
 	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
+	$(BIN)/python -m pytest tests/tools/test_lm_eval.py
 
 UV_INSTALL   = $(BIN)/uv pip install --quiet --python $(TOOLS)/$* $(addprefix --find-links ,$(PIP_FIND_LINKS))
 
