@@ -11,7 +11,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,11 +23,17 @@ from rich.table import Table
 from canary.controller import Controller
 from canary.plan import PathFacts
 from fleet.config import ControllerConfig
-from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally, ReplicaReport, RouterReport
+from fleet.generation import FinishReason, Round, TokenChunk
+from fleet.traffic import HardTrip, HardTripKind, Outcome, ReplicaReport, RouterReport, SamplingMode
+from router.ledger import Account, Ledger
+from router.split import Assignment
 
 REPORT_SECONDS = 0.25
 TOKENS_PER_REQUEST = 20
-PATHS = {"baseline": PathFacts(8, False), "speculative": PathFacts(8, True)}
+CANARY_SHARE = 0.25
+ACCEPTANCE = 0.7
+PROMPT_TOKENS = (60, 700, 5000)
+PATHS = {"baseline": PathFacts(12, False), "speculative": PathFacts(4, True)}
 PLAN = {
     "stable": "baseline",
     "canary": "speculative",
@@ -35,8 +41,17 @@ PLAN = {
     "window": "10s",
     "guardrails": {
         "itl_p95": {"max_increase": "10%"},
+        "ttft_p95": {"max_increase": "10%"},
+        "tpot_p95": {"max_increase": "10%"},
+        "queue_delay": {"max_increase": "50ms"},
+        "gap_p99": {"max": "1s"},
+        "stall": {"max_increase": "5pp"},
         "error_rate": {"max_increase": "0.5pp"},
-        "acceptance": {"max_decrease": "10%", "reference": 0.7},
+        "cancel_rate": {"max_increase": "2pp"},
+        "completion_lag": {"max_increase": "5pp"},
+        "kv_pressure": {"max_increase": "10pp"},
+        "peak_throughput": {"max_decrease": "10%"},
+        "acceptance": {"max_decrease": "10%", "reference": "calibrate"},
     },
 }
 _MIB = 2**20
@@ -73,7 +88,7 @@ class Fleet:
     controller: TimedController
     clock: SimulatedClock
     routers: int
-    samples: list[dict[str, PathTally]]
+    samples: list[RouterReport]
     sequences: dict[int, int] = field(default_factory=dict)
     splits: dict[int, int] = field(default_factory=dict)
     busy_seconds: float = 0.0
@@ -85,11 +100,13 @@ class Fleet:
                 self.report(router, self.samples[(moment + router) % len(self.samples)])
             for path, facts in PATHS.items():
                 for number in range(facts.replicas):
-                    self.controller.replica_report(ReplicaReport(path, f"{path}-{number}", 1, 8, 0, 100, 1000, 0, 0))
+                    self.controller.replica_report(ReplicaReport(path, f"{path}-{number}", 1, 8, 1, 100, 1000, 0, 0))
 
-    def report(self, router: int, tallies: dict[str, PathTally], trips: tuple[HardTrip, ...] = ()) -> None:
+    def report(self, router: int, sample: RouterReport) -> None:
+        """Send a sample in this router's name."""
         self.sequences[router] = number = self.sequences.get(router, 0) + 1
-        report = RouterReport(f"router-{router}", number, self.splits.get(router, 0), tallies, tallies, trips)
+        split = self.splits.get(router, 0)
+        report = replace(sample, router_id=f"router-{router}", sequence=number, applied_split=split)
         began = time.perf_counter()
         reply = self.controller.report(report)
         self.busy_seconds += time.perf_counter() - began
@@ -98,11 +115,12 @@ class Fleet:
     def trip(self) -> float:
         """One router sees an allocation failure; simulated seconds until the last one has left the canary."""
         before, began = max(self.splits.values()), self.clock.now
-        self.report(0, {}, (HardTrip("speculative", HardTripKind.OOM, "drill"),))
+        idle = RouterReport("", 0, 0, {}, {})
+        self.report(0, replace(idle, hard_trips=(HardTrip("speculative", HardTripKind.OOM, "drill"),)))
         while min(self.splits.values()) <= before:
             for router in range(self.routers):
                 self.clock.now += REPORT_SECONDS / self.routers
-                self.report(router, {})
+                self.report(router, idle)
                 if min(self.splits.values()) > before:
                     break
         return self.clock.now - began
@@ -122,25 +140,45 @@ class Measured:
     """Resident, after a third of the run and at its end."""
 
 
-def tally(requests: int, share: float, itl_seconds: float, source: random.Random) -> PathTally:
-    """What one router saw of one path: so many requests, one value of `itl` per token."""
-    count = max(1, round(requests * share))
-    found = PathTally(assigned=count, outcomes={Outcome.DONE: count}, output_tokens=count * TOKENS_PER_REQUEST)
-    for _ in range(count):
-        level = source.gauss(0.0, 0.15)
-        found.ttft.add(0.2 * math.exp(source.gauss(0.0, 0.3)))
-        found.request_acceptance.add(1.0 + min(max(source.gauss(0.7, 0.12), 0.0), 1.0))
-        for _ in range(TOKENS_PER_REQUEST):
-            found.itl.add(itl_seconds * math.exp(level + source.gauss(0.0, 0.25)))
-    return found
+def sampled_report(requests: int, source: random.Random) -> RouterReport:
+    """What a router says of so many whole requests, counted by its own ledger: a chunk for each step."""
+    ledger = Ledger("sampled")
+    for number in range(requests):
+        path = _drawn_path(source)
+        account = ledger.open(str(number), Assignment(path, True, is_control=_is_control(path, source)), 0.0, 1)
+        _serve(account, path, source)
+    return ledger.next_report(60.0, applied_split=0, queued=0)
 
 
-def samples(requests: int, seed: int, count: int = 60) -> list[dict[str, PathTally]]:
+def _drawn_path(source: random.Random) -> str:
+    return "speculative" if source.random() < CANARY_SHARE else "baseline"
+
+
+def _is_control(path: str, source: random.Random) -> bool:
+    """As many of stable's users as the canary has."""
+    return path == "baseline" and source.random() < CANARY_SHARE / (1 - CANARY_SHARE)
+
+
+def _serve(account: Account, path: str, source: random.Random) -> None:
+    """One answer of `TOKENS_PER_REQUEST` tokens, on the canary a round of four drafts for every step."""
+    sampling = source.choice(list(SamplingMode))
+    account.admitted(0.0, source.choice(PROMPT_TOKENS), sampling)
+    at, left = 0.2 * math.exp(source.gauss(0.0, 0.3)), TOKENS_PER_REQUEST
+    pace, queued = 0.030 * math.exp(source.gauss(0.0, 0.15)), 0.001
+    while left:
+        accepted = sum(source.random() < ACCEPTANCE for _ in range(4)) if path == "speculative" else 0
+        count = min(left, 1 + accepted)
+        left -= count
+        round_ = Round(4, accepted) if path == "speculative" else None
+        finish = None if left else FinishReason.LENGTH
+        account.note(0, at, TokenChunk("", (0,) * count, "", round=round_, finish=finish, queue_seconds=queued))
+        at += pace * math.exp(source.gauss(0.0, 0.25))
+    account.close(Outcome.DONE)
+
+
+def samples(requests: int, seed: int, count: int = 60) -> list[RouterReport]:
     source = random.Random(seed)
-    return [
-        {"baseline": tally(requests, 0.75, 0.030, source), "speculative": tally(requests, 0.25, 0.022, source)}
-        for _ in range(count)
-    ]
+    return [sampled_report(requests, source) for _ in range(count)]
 
 
 def measure(folder: Path, *, routers: int, requests_per_second: float, seconds: float) -> Measured:

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from deploy.bench.controller_load import REPORT_SECONDS, Measured, measure, rows, samples
-from fleet.traffic import PathTally
 
 
-def requests(tallies: dict[str, PathTally]) -> int:
-    return sum(tally.assigned for tally in tallies.values())
-
-
-def test_a_report_carries_every_request_and_one_value_for_every_token() -> None:
-    for tallies in samples(64, seed=3, count=5):
-        assert requests(tallies) == 64
-        assert all(tally.itl.total == tally.output_tokens == 20 * tally.assigned for tally in tallies.values())
+def test_a_report_carries_every_request_and_token_and_everything_that_is_judged() -> None:
+    for report in samples(64, seed=3, count=5):
+        tallies = report.compared
+        assert sum(tally.assigned for tally in tallies.values()) == 64
+        assert all(tally.output_tokens == 20 * tally.assigned for tally in tallies.values())
+        assert all(tally.itl.total + tally.assigned <= tally.output_tokens for tally in tallies.values())
+        assert 0 < report.control["baseline"].assigned < tallies["baseline"].assigned
+        canary = tallies["speculative"]
+        assert canary.request_acceptance.total == canary.assigned == sum(h.total for h in canary.acceptance_by.values())
+        judged = (canary.ttft, canary.tpot, canary.gap, canary.stall, canary.queue, canary.e2e)
+        assert all(histogram.total > 0 for histogram in judged)
 
 
 def test_a_small_fleet_is_judged_and_taken_back_within_one_report_of_every_router(tmp_path: Path) -> None:
