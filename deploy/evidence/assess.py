@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deploy.evidence.cell_evidence import CellEvidence
 from deploy.evidence.cells import Cell, cell_result, evidence_of
 from deploy.evidence.config import ROUTED, MatrixConfig
 from deploy.evidence.matrix import Condition, LoadLevel, arms
@@ -14,7 +15,7 @@ from deploy.evidence.profile import acceptance_spans, asked_kinds
 from deploy.evidence.recommendation import recommend
 from deploy.evidence.result import SCHEMA, MatrixResult
 from deploy.evidence.routing import routing_effects, routing_text
-from deploy.evidence.verdicts import judge_cells
+from deploy.evidence.verdicts import judge_cells, provisional
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,11 @@ class RunFacts:
 def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock]) -> MatrixResult:
     """The result of the blocks measured so far; a cell without a paired round is left out."""
     cells = _cells(config, facts.levels, blocks)
-    evidence = [evidence_of(cell, config, has_content=facts.has_content) for cell in cells]
-    verdicts = judge_cells(evidence, config.judge, config.seed)
+    done = _whole_rounds(config, facts.levels, cells)
+    verdicts = judge_cells([_evidence(cell, config, facts) for cell in cells], config.judge, config.seed)
+    if done < config.rounds:
+        verdicts = [provisional(verdict, done, config.rounds) for verdict in verdicts]
     results = tuple(cell_result(cell, verdict, config) for cell, verdict in zip(cells, verdicts, strict=True))
-    done = min((len(cell.rounds) for cell in cells), default=0)
     routing = routing_effects(cells, config)
     paths = [cell for cell in results if cell.candidate != ROUTED]
     objective = config.judge.objective
@@ -61,6 +63,24 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
         acceptance=acceptance_spans(cells, config),
         routing=routing,
     )
+
+
+def _whole_rounds(config: MatrixConfig, levels: Sequence[LoadLevel], cells: Sequence[Cell]) -> int:
+    """Rounds that every cell of the matrix has; a cell of which nothing was measured has none."""
+    planned = len(levels) * len(config.sampling) * len(config.candidates)
+    return min((len(cell.rounds) for cell in cells), default=0) if len(cells) == planned else 0
+
+
+def _evidence(cell: Cell, config: MatrixConfig, facts: RunFacts) -> CellEvidence:
+    may_answer = facts.fingerprints if cell.candidate == ROUTED else (config.baseline, cell.candidate)
+    remembers = any(_remembers_answers(facts.fingerprints.get(path, {})) for path in may_answer)
+    return evidence_of(cell, config, has_content=facts.has_content, remembers=remembers)
+
+
+def _remembers_answers(fingerprint: Mapping[str, str]) -> bool:
+    """Does a path draft from the answers that it has finished? What comes twice is then drafted word for word."""
+    kept = fingerprint.get("speculative.suffix_decoding_max_cached_requests")
+    return fingerprint.get("speculative.method") == "suffix" and kept != "0"
 
 
 def _cells(config: MatrixConfig, levels: Sequence[LoadLevel], blocks: Sequence[MeasuredBlock]) -> list[Cell]:

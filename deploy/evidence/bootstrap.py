@@ -126,5 +126,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def holm_level(p_values: Sequence[float], alpha: float) -> float:
+    """The level of Holm's last test: exactly the p-values ≤ this are claimed, and one more would have to be."""
+    for rank, p in enumerate(sorted(p_values)):
+        if p > (level := alpha / (len(p_values) - rank)):
+            return level
+    return alpha
+
+
 def _rank(q: float) -> int:
     return min(RESAMPLES - 1, max(0, round(q * (RESAMPLES + 1)) - 1))

@@ -23,8 +23,8 @@ class Harm:
 
     baseline: Counts
     candidate: Counts
-    rounds_worse: int
-    """Rounds in which it happened to the candidate more often."""
+    differences: tuple[int, ...]
+    """How often it happened to the candidate less how often to the baseline, one per round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class CellEvidence:
     ttft: tuple[float, ...]
     ttft_room: tuple[float, ...]
     """Logarithm of what is allowed over what was measured: below 0 the first token comes too late."""
-    throughput: tuple[float, ...]
-    """Empty in an open loop, where throughput is what was offered."""
+    throughput: tuple[float, ...] | None
+    """None in an open loop, where throughput is what was offered."""
     bad: Harm
     degenerate: Harm
     kv_usage: tuple[float | None, float | None]
@@ -49,3 +49,5 @@ class CellEvidence:
     client_lag_share: float | None
     """The client's p95 lateness over the faster arm's median tpot."""
     has_content: bool
+    remembers: bool
+    """A path drafts from the answers that it has given, and was asked for the same ones again."""

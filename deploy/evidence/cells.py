@@ -46,7 +46,7 @@ class Cell:
         )
 
 
-def evidence_of(cell: Cell, config: MatrixConfig, *, has_content: bool) -> CellEvidence:
+def evidence_of(cell: Cell, config: MatrixConfig, *, has_content: bool, remembers: bool) -> CellEvidence:
     before, after = cell.figures()
     is_closed = cell.condition.level.concurrency is not None
     pace = [arm.tpot.p50 for arm in (before, after) if arm.tpot is not None]
@@ -55,7 +55,7 @@ def evidence_of(cell: Cell, config: MatrixConfig, *, has_content: bool) -> CellE
         objective=tuple(log_gains(cell.rounds, config.judge.objective)),
         ttft=tuple(log_gains(cell.rounds, "ttft")),
         ttft_room=tuple(log_ttft_room(cell.rounds, config.judge)),
-        throughput=tuple(log_gains(cell.rounds, THROUGHPUT)) if is_closed else (),
+        throughput=tuple(log_gains(cell.rounds, THROUGHPUT)) if is_closed else None,
         bad=_harm(cell.rounds, lambda request: request.outcome in BAD),
         degenerate=_harm(cell.rounds, lambda request: request.is_degenerate),
         kv_usage=(before.server.kv_usage, after.server.kv_usage),
@@ -63,6 +63,7 @@ def evidence_of(cell: Cell, config: MatrixConfig, *, has_content: bool) -> CellE
         greedy_equal=_equal_answers(cell.rounds) if is_greedy else None,
         client_lag_share=max(before.client_lag, after.client_lag) / min(pace) if pace and min(pace) > 0 else None,
         has_content=has_content,
+        remembers=remembers,
     )
 
 
@@ -87,8 +88,8 @@ def cell_result(cell: Cell, verdict: CellVerdict, config: MatrixConfig) -> CellR
 def _harm(rounds: Sequence[PairedRound], is_hit: Callable[[MeasuredRequest], bool]) -> Harm:
     before = [_count(item.baseline_requests, is_hit) for item in rounds]
     after = [_count(item.candidate_requests, is_hit) for item in rounds]
-    worse = sum(later.share > earlier.share for earlier, later in zip(before, after, strict=True))
-    return Harm(_total(before), _total(after), worse)
+    differences = tuple(later.hits - earlier.hits for earlier, later in zip(before, after, strict=True))
+    return Harm(_total(before), _total(after), differences)
 
 
 def _count(arm: Sequence[Timed], is_hit: Callable[[MeasuredRequest], bool]) -> Counts:

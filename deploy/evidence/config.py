@@ -87,7 +87,7 @@ class JudgeConfig(Section):
 
     objective: Literal["tpot", "e2e", "throughput"] = "tpot"
     min_effect: float = Field(0.05, ge=0, le=1, description="A keep must be better by more than this.")
-    alpha: float = Field(0.05, gt=0, le=0.2, description="Chance of any false claim in the whole matrix.")
+    alpha: float = Field(0.05, gt=0, le=0.2, description="Chance of any false keep or drop in the whole matrix.")
     max_ttft_increase: float = Field(0.15, ge=0, le=10)
     ttft_slack_s: float = Field(0.05, ge=0, le=10, description="On top: a difference that nobody notices.")
     max_throughput_decrease: Share = 0.05

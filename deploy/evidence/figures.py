@@ -65,7 +65,7 @@ class ArmFigures:
     degenerate: float
     """Share of the completed answers that repeat themselves."""
     client_lag: float
-    """Highest of the blocks' 95th percentiles of the client's own lateness, in seconds."""
+    """Upper quartile, over the blocks, of the 95th percentile of the client's own lateness, in seconds."""
     acceptance: AcceptanceFigures | None
     server: ServerFigures
     distributions: dict[str, tuple[float, ...]]
@@ -95,7 +95,7 @@ def arm_figures(blocks: Sequence[MeasuredBlock], timed: Sequence[Timed]) -> ArmF
         output_tokens_per_second=_rate(sum(block.window_tokens for block in blocks), window),
         completed_per_second=_rate(sum(block.window_completed for block in blocks), window),
         degenerate=_rate(sum(item.request.is_degenerate for item in done), len(done)),
-        client_lag=max((block.client_lag for block in blocks), default=0.0),
+        client_lag=float(np.quantile([block.client_lag for block in blocks], 0.75)) if blocks else 0.0,
         acceptance=acceptance_figures(requests),
         server=_combined([block.server for block in blocks]),
         distributions=_distributions(timings),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scipy.stats import fisher_exact
-
-from deploy.evidence.bootstrap import PairedEffect
-from deploy.evidence.cell_evidence import CellEvidence, Harm
+from deploy.evidence.cell_evidence import CellEvidence, Counts, Harm
+from deploy.evidence.claims import Claims, Effects, Levels
 from deploy.evidence.config import JudgeConfig
-
-LEAST_ROUNDS_WORSE = 2
-"""Requests of one round share its mishaps: what went wrong in a single round is no claim against the candidate."""
 
 
 class GuardState(StrEnum):
@@ -35,63 +29,65 @@ class Guard:
     text: str
 
 
-def harm_p(harm: Harm) -> float:
-    """One-sided p-value against "it happens to the candidate no more often": Fisher's exact test."""
-    before, after = harm.baseline, harm.candidate
-    if harm.rounds_worse < LEAST_ROUNDS_WORSE or not (before.total and after.total):
-        return 1.0
-    table = [[after.hits, after.total - after.hits], [before.hits, before.total - before.hits]]
-    return float(fisher_exact(table, alternative="greater").pvalue)
+def guards_of(
+    cell: CellEvidence, effects: Effects, claims: Claims, levels: Levels, rules: JudgeConfig
+) -> tuple[Guard, ...]:
+    """All guards of one cell."""
+    return tuple(_guards(cell, effects, claims, levels, rules))
 
 
-def ttft_guard(change: PairedEffect | None, room: PairedEffect | None, p_worse: float, rules: JudgeConfig) -> Guard:
-    """The first token: within the allowed increase and slack. A keep needs all its guards, so none is corrected."""
-    if change is None or room is None:
-        return Guard("TTFT", GuardState.UNMEASURED, "TTFT: too few rounds")
-    gain = change.ratio()
-    text = f"TTFT {_changes(1 / gain.estimate, 1 / gain.high, 1 / gain.low)}"
-    return Guard("TTFT", _limit_state(room, 0.0, p_worse, rules.alpha), text)
+def _guards(
+    cell: CellEvidence, effects: Effects, claims: Claims, levels: Levels, rules: JudgeConfig
+) -> Iterator[Guard]:
+    yield Guard("TTFT", _limit_state(claims.ttft_holds, claims.ttft_worse, levels), _ttft_text(effects))
+    if cell.throughput is not None:
+        state = _limit_state(claims.throughput_holds, claims.throughput_worse, levels)
+        yield Guard("throughput", state, _throughput_text(effects))
+    yield _rare("errors", cell.bad, rules.max_error_increase, _is_claimed(claims.more_bad, levels))
+    yield _repetition(cell.degenerate, rules, _is_claimed(claims.more_degenerate, levels))
+    yield _kv_headroom(cell, rules)
+    if cell.greedy_equal is not None:
+        yield _equal_answers(cell.greedy_equal, rules)
 
 
-def throughput_guard(gain: PairedEffect | None, p_worse: float, rules: JudgeConfig) -> Guard:
-    """Output tokens per second under the same number of open requests."""
-    if gain is None:
-        return Guard("throughput", GuardState.UNMEASURED, "throughput: too few rounds")
-    seen = gain.ratio()
-    text = f"throughput {_changes(seen.estimate, seen.low, seen.high)}"
-    return Guard("throughput", _limit_state(gain, least_throughput(rules), p_worse, rules.alpha), text)
-
-
-def least_throughput(rules: JudgeConfig) -> float:
-    """The logarithmic gain in throughput below which it has become too little."""
-    return math.log1p(-min(rules.max_throughput_decrease, 0.999))
-
-
-def _limit_state(effect: PairedEffect, least: float, p_worse: float, alpha: float) -> GuardState:
-    if p_worse <= alpha:
+def _limit_state(p_holds: float, p_worse: float, levels: Levels) -> GuardState:
+    if p_worse <= levels.worse:
         return GuardState.FAILS
-    return GuardState.HOLDS if effect.p_above(least) <= alpha else GuardState.NOT_SHOWN
+    return GuardState.HOLDS if p_holds <= levels.keep else GuardState.NOT_SHOWN
 
 
-def count_guards(cell: CellEvidence, rules: JudgeConfig, p_bad: float, p_degenerate: float) -> Iterator[Guard]:
-    """Errors and answers that only repeat themselves."""
-    yield _rare("errors", cell.bad, rules.max_error_increase, fails=p_bad <= rules.alpha)
-    looping = _rare("repetition", cell.degenerate, rules.max_degenerate, fails=p_degenerate <= rules.alpha)
-    most = max(cell.degenerate.baseline.share, cell.degenerate.candidate.share)
+def _is_claimed(p_harm: float | None, levels: Levels) -> bool:
+    return p_harm is not None and p_harm <= levels.harm
+
+
+def _ttft_text(effects: Effects) -> str:
+    if effects.ttft is None:
+        return "TTFT: too few rounds"
+    gain = effects.ttft.ratio()
+    return f"TTFT {_changes(1 / gain.estimate, 1 / gain.high, 1 / gain.low)}"
+
+
+def _throughput_text(effects: Effects) -> str:
+    if effects.throughput is None:
+        return "throughput: too few rounds"
+    gain = effects.throughput.ratio()
+    return f"throughput {_changes(gain.estimate, gain.low, gain.high)}"
+
+
+def _repetition(harm: Harm, rules: JudgeConfig, fails: bool) -> Guard:
+    """Answers that only repeat themselves."""
+    looping = _rare("repetition", harm, rules.max_degenerate, fails)
+    most = max(harm.baseline.share, harm.candidate.share)
     if looping.state is GuardState.HOLDS and most > rules.max_degenerate:
         text = f"{most:.0%} of the answers repeat themselves, which makes drafting look too easy"
-        looping = Guard("repetition", GuardState.NOT_SHOWN, text)
-    yield looping
+        return Guard("repetition", GuardState.NOT_SHOWN, text)
+    return looping
 
 
-def fact_guards(cell: CellEvidence, rules: JudgeConfig) -> Iterator[Guard]:
-    """Room in the KV cache, and equal answers."""
-    yield _kv_headroom(cell, rules)
-    equal = cell.greedy_equal
-    if equal is not None:
-        text = f"{equal.hits} of {equal.total} greedy answers equal the baseline's"
-        shown = equal.total > 0 and equal.share >= rules.min_greedy_equal
-        yield Guard("equal answers", GuardState.HOLDS if shown else GuardState.NOT_SHOWN, text)
+def _equal_answers(equal: Counts, rules: JudgeConfig) -> Guard:
+    text = f"{equal.hits} of {equal.total} greedy answers equal the baseline's"
+    is_shown = equal.total > 0 and equal.share >= rules.min_greedy_equal
+    return Guard("equal answers", GuardState.HOLDS if is_shown else GuardState.NOT_SHOWN, text)
 
 
 def _kv_headroom(cell: CellEvidence, rules: JudgeConfig) -> Guard:
@@ -105,7 +101,7 @@ def _kv_headroom(cell: CellEvidence, rules: JudgeConfig) -> Guard:
     return Guard(name, GuardState.NOT_SHOWN if is_tight else GuardState.HOLDS, text)
 
 
-def _rare(name: str, harm: Harm, allowed: float, *, fails: bool) -> Guard:
+def _rare(name: str, harm: Harm, allowed: float, fails: bool) -> Guard:
     before, after = harm.baseline, harm.candidate
     text = f"{name} {before.hits}/{before.total} → {after.hits}/{after.total}"
     if fails:

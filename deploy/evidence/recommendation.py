@@ -11,15 +11,16 @@ METRIC_WORDS = {"tpot": "decoding", "e2e": "whole answers", "throughput": "throu
 
 
 def recommend(cells: Sequence[CellResult], objective: str, rounds_done: int, rounds_planned: int) -> str:
-    """One paragraph per candidate, joined by a space; says first when the run is not complete."""
-    parts = []
+    """One paragraph per candidate, joined by a space; none before the run is complete."""
     if rounds_done < rounds_planned:
-        parts.append(f"The run ended after {rounds_done} of {rounds_planned} rounds, so take this as a first look.")
-    parts += [
+        return (
+            f"No advice yet: {rounds_done} of {rounds_planned} rounds are measured, and to decide as soon as it looks "
+            "good would find gains where there are none. The same command goes on where it stopped."
+        )
+    return " ".join(
         _about(candidate, [cell for cell in cells if cell.candidate == candidate], objective)
         for candidate in dict.fromkeys(cell.candidate for cell in cells)
-    ]
-    return " ".join(parts)
+    )
 
 
 def _about(candidate: str, cells: Sequence[CellResult], objective: str) -> str:

@@ -113,7 +113,7 @@ class MatrixResult:
     baseline: str
     objective: str
     alpha: float
-    """Chance of any false claim about the objective, over all cells; and of any false failure of a guard."""
+    """Chance of any false keep or drop, over all cells."""
     config: dict[str, Any]
     rounds_done: int
     rounds_planned: int

@@ -28,6 +28,11 @@ def evidence_for(folder: Path, stable: str, canary: str) -> MatrixEvidence:
         raise ConfigError(
             f"evidence: {folder} measured {measured} beside '{result.baseline}', not '{canary}' beside '{stable}'"
         )
+    if result.rounds_done < result.rounds_planned:
+        raise ConfigError(
+            f"evidence: {folder} holds {result.rounds_done} of {result.rounds_planned} rounds, and verdicts need them all; "
+            f"finish it: {_matrix_command(_base(folder), _base(folder))}"
+        )
     config = parse_matrix(result.config, str(folder))
     closed = [cell.level.concurrency for cell in _judged(cells) if cell.level.concurrency is not None]
     return MatrixEvidence(
@@ -75,9 +80,17 @@ def winning_cells(cells: Sequence[CellResult], config: MatrixConfig) -> Iterator
 
 def renewal(folder: Path) -> str:
     """The command that measures the same again, into a folder that does not exist yet."""
-    base = folder.parent if folder.is_file() else folder
+    base = _base(folder)
     fresh = next(path for number in count(2) if not (path := base.with_name(f"{base.name}-{number}")).exists())
-    return f"fleet bench matrix -f {shlex.quote(str(base / CONFIG_FILE))} -o {shlex.quote(str(fresh))}"
+    return _matrix_command(base, fresh)
+
+
+def _base(folder: Path) -> Path:
+    return folder.parent if folder.is_file() else folder
+
+
+def _matrix_command(base: Path, output: Path) -> str:
+    return f"fleet bench matrix -f {shlex.quote(str(base / CONFIG_FILE))} -o {shlex.quote(str(output))}"
 
 
 def _judged(cells: Sequence[CellResult]) -> list[CellResult]:

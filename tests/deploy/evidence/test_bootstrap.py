@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.evidence.bootstrap import PairedEffect, holm, quantile_ratio, rounds_needed
+from deploy.evidence.bootstrap import PairedEffect, holm, holm_level, quantile_ratio, rounds_needed
 
 
 @pytest.mark.parametrize("kind", ["normal", "skewed"])
@@ -65,6 +65,14 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p_values: list[float]
             break
         rejected.add(index)
     assert {index for index, p in enumerate(holm(p_values)) if p <= alpha} == rejected
+
+
+@given(st.lists(st.floats(0, 1), max_size=6), st.floats(0.001, 0.5))
+def test_holm_claims_what_is_at_most_its_level(p_values: list[float], alpha: float) -> None:
+    claimed = {index for index, p in enumerate(holm(p_values)) if p <= alpha * (1 - 1e-9)}
+    level = holm_level(p_values, alpha)
+    assert claimed <= {index for index, p in enumerate(p_values) if p <= level}
+    assert not any(p <= level for p, adjusted in zip(p_values, holm(p_values), strict=True) if adjusted > alpha * 1.001)
 
 
 def test_a_ratio_of_quantiles_is_that_of_the_pooled_samples() -> None:

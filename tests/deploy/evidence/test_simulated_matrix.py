@@ -1,10 +1,13 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy.evidence.matrix import Inputs
-from deploy.evidence.measured import Timing
+from deploy.evidence.assess import RunFacts, assess
+from deploy.evidence.config import MatrixConfig
+from deploy.evidence.matrix import Inputs, levels
+from deploy.evidence.measured import MeasuredBlock, Timing
 from deploy.evidence.result import CellResult, MatrixResult
 from deploy.evidence.run import Progress
 from deploy.evidence.verdicts import Decision
@@ -180,6 +183,41 @@ def test_a_run_that_was_killed_goes_on_and_runs_a_torn_round_again(tmp_path: Pat
     file = open_file(config, path)
     assert len(file.blocks) == 3 + 4
     assert len(file.whole_rounds(["baseline", "speculative"])) == 6
+
+
+def test_to_stop_when_it_looks_good_decides_nothing_and_to_finish_does(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 3, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.01))
+    config = config_of(load={"concurrency": [1, 2]}, rounds=8, sampling={"greedy": {"temperature": 0}})
+    path = tmp_path / "run.jsonl"
+    whole = measure(config, fleet, clock, open_file(config, path))
+    assert {cell.verdict.decision for cell in whole.cells} == {Decision.KEEP}
+    early = assessed(config, open_file(config, path).blocks[: 4 * 6])
+    assert early.rounds_done == 6
+    assert {cell.verdict.decision for cell in early.cells} == {Decision.INCONCLUSIVE}
+    assert all("it would be keep" in cell.verdict.reason for cell in early.cells)
+    # The first cell has all its rounds, the second one none: it is not as if there were only the first.
+    half = assessed(config, [block for block in open_file(config, path).blocks if block.condition == "c1/greedy"])
+    assert half.rounds_done == 0
+    assert [cell.verdict.decision for cell in half.cells] == [Decision.INCONCLUSIVE]
+
+
+def assessed(config: MatrixConfig, blocks: Sequence[MeasuredBlock]) -> MatrixResult:
+    facts = RunFacts(0.0, "simulated", has_content=True, levels=levels(config), throughput_by_concurrency={})
+    return assess(config, facts, blocks)
+
+
+def test_a_path_that_remembers_its_answers_is_not_judged_by_questions_that_come_again(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 3, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.01))
+    config = config_of(load={"concurrency": [1]}, rounds=5, sampling={"greedy": {"temperature": 0}})
+    file = open_file(config, tmp_path / "run.jsonl")
+    measure(config, fleet, clock, file)
+    for kept, decision in (("10000", Decision.REFUSED), ("0", Decision.KEEP)):
+        parts = {"speculative.method": "suffix", "speculative.suffix_decoding_max_cached_requests": kept}
+        facts = RunFacts(0.0, "simulated", True, levels(config), {}, {"speculative": parts})
+        (cell,) = assess(config, facts, file.blocks).cells
+        assert cell.verdict.decision is decision, cell.verdict
 
 
 def test_the_levels_are_found_where_throughput_stops_growing(tmp_path: Path) -> None:

@@ -154,6 +154,15 @@ def test_evidence_about_something_else_is_refused(folder: Path) -> None:
         evidence_for(folder, "other", "speculative")
 
 
+def test_evidence_of_a_run_that_is_not_complete_is_refused_with_the_command_that_completes_it(
+    folder: Path, result: MatrixResult
+) -> None:
+    write_report(replace(result, rounds_done=5), folder)
+    finish = f"holds 5 of 8 rounds.*: fleet bench matrix -f {folder}/matrix.yaml -o {folder}$"
+    with pytest.raises(ConfigError, match=finish):
+        evidence_for(folder, "baseline", "speculative")
+
+
 def written(folder: Path, **changes: Any) -> Path:
     file = folder.parent / "plan.yaml"
     file.write_text(yaml.safe_dump({**PLAN, **changes}))
