@@ -130,20 +130,24 @@ def check(
         raise ConfigError(f"{folder} does not say which fleet it measured; measure again: {renewal(folder)}")
     with connect(url, token) as fleet:
         live = fingerprints_in(fleet.status())
-    changed, unseen = changes(result.fingerprints, live), sorted(result.fingerprints.keys() - live.keys())
+    measured = {path for path, parts in result.fingerprints.items() if parts}
+    changed, unseen = changes(result.fingerprints, live), sorted(measured - live.keys())
+    if not measured & live.keys():
+        raise ConfigError(f"nothing to compare with: {', '.join(unseen)} of {folder} are not running in this fleet")
     if output is Format.JSON:
         print_json({"is_stale": bool(changed), "changes": changed, "not_running": unseen, "renew": renewal(folder)})
     else:
         for line in (*changed, *(f"{path}: not running, so nothing is known of it" for path in unseen)):
             typer.echo(line)
-        typer.echo(f"stale; renew it: {renewal(folder)}" if changed else f"{folder}: nothing has changed")
+        unchanged = f"{folder}: nothing has changed" + (" in what is running" if unseen else "")
+        typer.echo(f"stale; renew it: {renewal(folder)}" if changed else unchanged)
     if changed:
         raise typer.Exit(STALE)
 
 
 def _set(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given."""
-    return {name: value for name, value in options.items() if value}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _merged(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class Measured:
 def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | None = None) -> Measured:
     """Run what the folder does not yet hold. Ctrl-C, or a server that goes away, ends it early and keeps what it has.
 
-    `key` is the API's, `token` that of the fleet's admin API, which says what is measured. Raises `ConfigError` where
-    inputs, server or folder do not fit.
+    `key` is the API's, `token` that of the fleet's admin API, which says what is measured, before and afterwards.
+    Raises `ConfigError` where inputs, server or folder do not fit, or where the fleet changed meanwhile.
     """
     inputs, predictor = load_inputs(config), Predictor(config.predict) if config.predict else None
     model = asyncio.run(_check(config, key))
@@ -64,8 +64,9 @@ def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | No
             ended_early = "interrupted"
         except Unavailable as error:
             ended_early = str(error)
+    known = file.close(_fingerprints(config, token)) if file.header.fingerprints else {}
     blocks = file.whole_rounds([arm.name for arm in arms(config)])
-    result = assess(config, run_facts(config, inputs, file), blocks)
+    result = assess(config, run_facts(config, inputs, file, known), blocks)
     if predictor is not None:
         result = replace(result, predictions=tuple(predictor.predictions(result)))
     return Measured(result, ended_early)

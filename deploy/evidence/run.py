@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -86,15 +86,17 @@ def found_levels(config: MatrixConfig, file: RunFile) -> tuple[LoadLevel, ...]:
     return tuple(LoadLevel(name, concurrency=concurrency) for name, concurrency in found.items())
 
 
-def run_facts(config: MatrixConfig, inputs: Inputs, file: RunFile) -> RunFacts:
-    """What the report says of the run besides its blocks."""
+def run_facts(
+    config: MatrixConfig, inputs: Inputs, file: RunFile, fingerprints: Mapping[str, Mapping[str, str]]
+) -> RunFacts:
+    """What the report says of the run besides its blocks. `fingerprints`: of the paths that stayed what they were."""
     return RunFacts(
         created=file.header.created,
         model=file.header.model,
         has_content=inputs.samples.has_content,
         levels=levels(config, found_levels(config, file)),
         throughput_by_concurrency=file.throughput_by_concurrency,
-        fingerprints=file.header.fingerprints,
+        fingerprints=fingerprints,
     )
 
 

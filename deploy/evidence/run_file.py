@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -49,8 +49,16 @@ class BlockLine:
     kind: Literal["block"] = "block"
 
 
-_Line = Annotated[Header | SearchStep | BlockLine, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[Header | SearchStep | BlockLine] = TypeAdapter(_Line)
+@dataclass(frozen=True, slots=True)
+class FleetChanged:
+    """The fleet was found to be another one than when the run began, so nobody knows which blocks are of which."""
+
+    changes: tuple[str, ...]
+    kind: Literal["changed"] = "changed"
+
+
+Line = Header | SearchStep | BlockLine | FleetChanged
+_ADAPTER: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="kind")])
 
 
 class RunFile:
@@ -66,8 +74,8 @@ class RunFile:
     def open(cls, path: Path, header: Header) -> Self:
         """A new file, or the one that a run of the same header (but for its date) left.
 
-        A last line that was cut off in mid-write is dropped. Raises `ConfigError` where the file is of another run or
-        cannot be written.
+        A last line that was cut off in mid-write is dropped. Raises `ConfigError` where the file is of another run, of
+        a fleet that is another one by now or does not say what it is any more, or cannot be written.
         """
         try:
             lines = _read(path)
@@ -83,10 +91,13 @@ class RunFile:
             raise ConfigError(
                 f"{path} holds another matrix's measurements: choose another folder with -o, or delete it"
             )
-        if changed := changes(found.fingerprints, header.fingerprints):
+        was_changed = [change for line in lines if isinstance(line, FleetChanged) for change in line.changes]
+        if changed := was_changed or changes(found.fingerprints, header.fingerprints):
+            raise ConfigError(_on_two_fleets(path, changed))
+        if unknown := sorted(found.fingerprints.keys() - header.fingerprints.keys()):
             raise ConfigError(
-                f"{path} was measured on a fleet that has changed since: {'; '.join(changed)}; "
-                "choose another folder with -o, or delete it"
+                f"{path} was measured on a known fleet, but now nothing says what path '{unknown[0]}' is: give the "
+                "admin token with --token to go on, or choose another folder with -o"
             )
         search = [line for line in lines if isinstance(line, SearchStep)]
         blocks = [line.block for line in lines if isinstance(line, BlockLine)]
@@ -104,6 +115,16 @@ class RunFile:
         self.blocks.append(block)
         self._append(BlockLine(block))
 
+    def close(self, fingerprints: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+        """What was measured, by path: what it was at the beginning, if it still is by `fingerprints`.
+
+        Raises `ConfigError` where it is another fleet by now, and for good: its blocks can no longer be told apart.
+        """
+        if changed := changes(self.header.fingerprints, fingerprints):
+            self._append(FleetChanged(tuple(changed)))
+            raise ConfigError(_on_two_fleets(self._path, changed))
+        return {path: parts for path, parts in self.header.fingerprints.items() if path in fingerprints}
+
     def whole_rounds(self, arms: Sequence[str]) -> list[MeasuredBlock]:
         """The blocks of the rounds that every arm has run. Arms measured at different times are no pair.
 
@@ -120,7 +141,7 @@ class RunFile:
         """Drop blocks of rounds that a kill cut short, so that the whole round is run again."""
         self.blocks = self.whole_rounds(arms)
 
-    def _append(self, line: Header | SearchStep | BlockLine) -> None:
+    def _append(self, line: Line) -> None:
         with self._path.open("ab") as file:
             file.write(_ADAPTER.dump_json(line) + b"\n")
             file.flush()
@@ -131,7 +152,14 @@ def _identity(header: Header) -> tuple[object, ...]:
     return header.schema, header.config, header.model, header.inputs_digest
 
 
-def _read(path: Path) -> list[Header | SearchStep | BlockLine]:
+def _on_two_fleets(path: Path, changed: Sequence[str]) -> str:
+    return (
+        f"{path} was measured on a fleet that has changed since: {'; '.join(changed)}; "
+        "choose another folder with -o, or delete it"
+    )
+
+
+def _read(path: Path) -> list[Line]:
     if not path.exists():
         return []
     content = path.read_bytes()

@@ -64,7 +64,7 @@ def measure(
 
     run_virtually(clock, work())
     blocks = file.whole_rounds([arm.name for arm in arms(config)])
-    return assess(config, run_facts(config, inputs, file), blocks)
+    return assess(config, run_facts(config, inputs, file, file.header.fingerprints), blocks)
 
 
 def cell_of(result: MatrixResult, condition: str) -> CellResult:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from deploy.evidence import commands
 from deploy.evidence import measure as measuring
 from deploy.evidence.commands import ENDED_EARLY, STALE, app
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, Unauthorized
 from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
 
 MATRIX = """
@@ -94,6 +94,9 @@ def test_another_matrix_does_not_go_into_the_same_folder(serve: Any, tmp_path: P
     ("options", "complaint"),
     [
         (["--rounds", "-1"], "rounds"),
+        (["--rounds", "0"], "rounds"),
+        (["--requests", "0"], "requests"),
+        (["--max-tokens", "0"], "workload.max_tokens"),
         (["--rate", "-2"], "load.rate"),
         (["--candidate", "a", "--candidate", "a"], "named twice"),
         (["--concurrency", "2", "--concurrency", "2"], "named twice"),
@@ -126,14 +129,15 @@ def test_a_run_that_measured_nothing_still_ends_with_a_report_and_no_advice_to_r
     assert result.exit_code == ENDED_EARLY
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["cells"], report["rounds_done"]) == ([], 0)
-    assert report["recommendation"] .startswith("No advice yet: 0 of 1 rounds are measured")
+    assert report["recommendation"].startswith("No advice yet: 0 of 1 rounds are measured")
 
 
 class Admin:
     """A fleet whose replicas say what they are."""
 
-    def __init__(self, max_num_seqs: str) -> None:
+    def __init__(self, max_num_seqs: str, *paths: str) -> None:
         self._parts = {"engine.max_num_seqs": max_num_seqs}
+        self._paths = paths or ("baseline", "speculative")
 
     def __enter__(self) -> "Admin":
         return self
@@ -142,7 +146,7 @@ class Admin:
         return None
 
     def status(self) -> dict[str, Any]:
-        return {"paths": [{"path": name, "fingerprint": self._parts} for name in ("baseline", "speculative")]}
+        return {"paths": [{"path": name, "fingerprint": self._parts} for name in self._paths]}
 
 
 def test_a_matrix_knows_its_fleet_and_says_when_that_has_changed(
@@ -164,3 +168,70 @@ def test_a_matrix_knows_its_fleet_and_says_when_that_has_changed(
     again = run(tmp_path, "--concurrency", "1")
     assert isinstance(again.exception, ConfigError)
     assert "a fleet that has changed since: baseline: engine.max_num_seqs was 16, is 32" in str(again.exception)
+
+
+def unknown(url: str, token: str | None) -> Admin:
+    raise Unauthorized("the admin API wants a token")
+
+
+def test_a_run_on_a_known_fleet_does_not_go_on_where_nobody_says_which_fleet_it_is(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Slowly(last=2 + 2 * 6))
+    monkeypatch.setattr(measuring, "connect", lambda url, token: Admin("16"))
+    assert run(tmp_path, "--concurrency", "1", "--rounds", "4").exit_code == ENDED_EARLY
+    serve(Slowly())
+    monkeypatch.setattr(measuring, "connect", unknown)
+    again = run(tmp_path, "--concurrency", "1", "--rounds", "4")
+    assert isinstance(again.exception, ConfigError)
+    assert "now nothing says what path 'baseline' is: give the admin token" in str(again.exception)
+
+
+def test_a_fleet_that_changes_while_it_is_measured_is_noticed_and_the_run_is_void_for_good(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Slowly())
+    seen = iter(["16", "32", "16"])
+    monkeypatch.setattr(measuring, "connect", lambda url, token: Admin(next(seen)))
+    for _ in range(2):  # that it is the first fleet again later on does not help
+        result = run(tmp_path, "--concurrency", "1")
+        assert isinstance(result.exception, ConfigError)
+        assert "has changed since: baseline: engine.max_num_seqs was 16, is 32" in str(result.exception)
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_report_claims_no_fleet_that_says_nothing_any_more_at_the_end(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Slowly())
+    seen = iter([Admin("16"), Admin("16", "baseline")])
+    monkeypatch.setattr(measuring, "connect", lambda url, token: next(seen))
+    assert run(tmp_path, "--concurrency", "1").exit_code == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert set(report["fingerprints"]) == {"baseline"}
+
+
+def test_a_check_that_can_compare_nothing_is_an_error_and_one_of_a_part_says_so(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Slowly())
+    monkeypatch.setattr(measuring, "connect", lambda url, token: Admin("16"))
+    run(tmp_path, "--concurrency", "1")
+    folder = str(tmp_path / "out")
+    monkeypatch.setattr(commands, "connect", lambda url, token: Admin("16", "other"))
+    for options in ([], ["-o", "json"]):
+        nothing = CliRunner().invoke(app, ["check", folder, *options])
+        assert isinstance(nothing.exception, ConfigError)
+        assert "nothing to compare with: baseline, speculative" in str(nothing.exception)
+    monkeypatch.setattr(commands, "connect", lambda url, token: Admin("16", "baseline"))
+    part = CliRunner().invoke(app, ["check", folder])
+    assert part.exit_code == 0
+    assert "speculative: not running, so nothing is known of it" in part.output
+    assert "nothing has changed in what is running" in part.output
+
+
+def test_a_seed_of_zero_overrides_the_files(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(Slowly())
+    monkeypatch.setattr("tests.deploy.evidence.test_commands.MATRIX", MATRIX + "seed: 7\n")
+    assert run(tmp_path, "--concurrency", "1", "--seed", "0").exit_code == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["config"]["seed"] == 0
