@@ -118,7 +118,7 @@ class MatrixResult:
     rounds_done: int
     rounds_planned: int
     throughput_by_concurrency: dict[int, float]
-    """Of the search for the peak on the baseline, in output tokens per second; empty where levels were given."""
+    """Of the search for the peak on the baseline: median output tokens per second; empty where levels were given."""
     has_content: bool
     cells: tuple[CellResult, ...]
     recommendation: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 import httpx
 
@@ -11,9 +12,10 @@ from deploy.bench.asking import ApiClient, Question, Reply, served_model
 from deploy.evidence.assess import RunFacts
 from deploy.evidence.block_driver import BlockDriver
 from deploy.evidence.config import AUTO, MatrixConfig
-from deploy.evidence.levels import find_levels, next_probe
+from deploy.evidence.levels import Probed, find_levels, medians, next_probe
 from deploy.evidence.matrix import Block, Condition, Inputs, LoadLevel, arms, lay_out, levels, schedule
-from deploy.evidence.run_file import RunFile, SearchStep
+from deploy.evidence.measured import MeasuredBlock, Timing
+from deploy.evidence.run_file import RunFile
 from fleet.clock import Clock
 from fleet.errors import ConfigError
 from fleet.traffic import Outcome
@@ -69,20 +71,28 @@ class MatrixRun:
             return ()
         sampling = next(iter(self._config.sampling))
         baseline = arms(self._config)[0]
-        limit = self._config.load.max_concurrency
-        while (concurrency := next_probe(self._file.throughput_by_concurrency, limit)) is not None:
+        limit, max_lag = self._config.load.max_concurrency, self._config.judge.max_client_lag
+        while (concurrency := next_probe(medians(self._file.probes), limit, max_lag)) is not None:
             self._notify(Progress(f"looking for the peak: {concurrency} open on {baseline.name}", 0, None, None))
             condition = Condition(LoadLevel(f"c{concurrency}", concurrency=concurrency), sampling)
-            measured = await self._driver.run(lay_out(self._config, self._inputs, Block(condition, 0, baseline)))
-            self._file.add_search_step(SearchStep(concurrency, measured.window_tokens / measured.window_seconds))
+            number = sum(probe.concurrency == concurrency for probe in self._file.probes)
+            measured = await self._driver.run(lay_out(self._config, self._inputs, Block(condition, number, baseline)))
+            self._file.add_probe(_probed(concurrency, measured))
         return found_levels(self._config, self._file)
+
+
+def _probed(concurrency: int, block: MeasuredBlock) -> Probed:
+    paces = [pace for request in block.requests if request.is_done and (pace := Timing.of(request).tpot)]
+    lag_share = block.client_lag / median(paces) if paces else 0.0
+    return Probed(concurrency, block.window_tokens / block.window_seconds, lag_share)
 
 
 def found_levels(config: MatrixConfig, file: RunFile) -> tuple[LoadLevel, ...]:
     """The levels that the file's search found; none where they were given, or nothing has been searched yet."""
-    if config.load.closed != AUTO or not file.search:
+    seen = medians(file.probes)
+    if config.load.closed != AUTO or not seen:
         return ()
-    found = find_levels(file.throughput_by_concurrency)
+    found = find_levels(seen, config.judge.max_client_lag)
     return tuple(LoadLevel(name, concurrency=concurrency) for name, concurrency in found.items())
 
 
@@ -95,7 +105,7 @@ def run_facts(
         model=file.header.model,
         has_content=inputs.samples.has_content,
         levels=levels(config, found_levels(config, file)),
-        throughput_by_concurrency=file.throughput_by_concurrency,
+        throughput_by_concurrency={probe.concurrency: probe.tokens_per_second for probe in medians(file.probes)},
         fingerprints=fingerprints,
     )
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from canary.evidence import changes
+from deploy.evidence.levels import Probed
 from deploy.evidence.measured import MeasuredBlock
 from fleet.errors import ConfigError
 
@@ -34,10 +35,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """The baseline's throughput at one concurrency, while looking for the peak."""
+    """One block of the baseline, while looking for the peak."""
 
-    concurrency: int
-    tokens_per_second: float
+    probed: Probed
     kind: Literal["search"] = "search"
 
 
@@ -64,9 +64,9 @@ _ADAPTER: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="k
 class RunFile:
     """One run's measurements. Every line is on disk before the next measurement begins."""
 
-    def __init__(self, path: Path, header: Header, search: list[SearchStep], blocks: list[MeasuredBlock]) -> None:
+    def __init__(self, path: Path, header: Header, probes: list[Probed], blocks: list[MeasuredBlock]) -> None:
         self.header = header
-        self.search = search
+        self.probes = probes
         self.blocks = blocks
         self._path = path
 
@@ -99,17 +99,13 @@ class RunFile:
                 f"{path} was measured on a known fleet, but now nothing says what path '{unknown[0]}' is: give the "
                 "admin token with --token to go on, or choose another folder with -o"
             )
-        search = [line for line in lines if isinstance(line, SearchStep)]
+        probes = [line.probed for line in lines if isinstance(line, SearchStep)]
         blocks = [line.block for line in lines if isinstance(line, BlockLine)]
-        return cls(path, found, search, blocks)
+        return cls(path, found, probes, blocks)
 
-    @property
-    def throughput_by_concurrency(self) -> dict[int, float]:
-        return {step.concurrency: step.tokens_per_second for step in self.search}
-
-    def add_search_step(self, step: SearchStep) -> None:
-        self.search.append(step)
-        self._append(step)
+    def add_probe(self, probe: Probed) -> None:
+        self.probes.append(probe)
+        self._append(SearchStep(probe))
 
     def add_block(self, block: MeasuredBlock) -> None:
         self.blocks.append(block)

@@ -30,7 +30,7 @@ def evidence_for(folder: Path, stable: str, canary: str) -> MatrixEvidence:
         )
     if result.rounds_done < result.rounds_planned:
         raise ConfigError(
-            f"evidence: {folder} holds {result.rounds_done} of {result.rounds_planned} rounds, and verdicts need them all; "
+            f"evidence: {folder} holds {result.rounds_done} of {result.rounds_planned} rounds, and verdicts need all; "
             f"finish it: {_matrix_command(_base(folder), _base(folder))}"
         )
     config = parse_matrix(result.config, str(folder))

@@ -100,6 +100,7 @@ def _judge(
     levels: Levels,
     rules: JudgeConfig,
 ) -> CellVerdict:
+    """`claimed`: what could be claimed of the cell, and the p-values that are shown."""
     claims, p_values = claimed
     guards = guards_of(cell, effects, claims, levels, rules)
     decision, reason = _decide(effects.objective, claims, guards, rules, levels)
@@ -136,10 +137,10 @@ def _what_is_missing(effect: PairedEffect, rules: JudgeConfig, levels: Levels) -
     least = math.log1p(rules.min_effect)
     if 0.0 <= effect.mean <= least:
         return f"no loss is shown, and a gain above {rules.min_effect:.0%} is not in sight"
-    is_gain = effect.mean > least
-    needed = rounds_needed(
-        effect, effect.mean - least if is_gain else effect.mean, levels.keep if is_gain else levels.worse
-    )
+    if effect.mean > least:
+        needed = rounds_needed(effect, effect.mean - least, levels.keep)
+    else:
+        needed = rounds_needed(effect, effect.mean, levels.worse)
     if needed is None:
         return "too close to call with any sensible number of rounds"
     return f"too few rounds among so many cells; if it stays like this, about {needed} would tell"

@@ -3,13 +3,17 @@ from collections.abc import Callable
 import pytest
 
 from deploy.evidence.degenerate import is_degenerate, repetition
-from deploy.evidence.levels import find_levels, next_probe
+from deploy.evidence.levels import Probed, find_levels, medians, next_probe
+
+MAX_LAG = 0.2
 
 
-def searched(throughput: Callable[[int], float], limit: int = 64) -> dict[int, float]:
-    seen: dict[int, float] = {}
-    while (following := next_probe(seen, limit)) is not None:
-        seen[following] = throughput(following)
+def searched(
+    throughput: Callable[[int], float], limit: int = 64, lag: Callable[[int], float] = lambda n: 0.0
+) -> list[Probed]:
+    seen: list[Probed] = []
+    while (following := next_probe(seen, limit, MAX_LAG)) is not None:
+        seen.append(Probed(following, throughput(following), lag(following)))
     return seen
 
 
@@ -27,12 +31,27 @@ def test_the_search_ends_where_throughput_stops_growing(
     throughput: Callable[[int], float], tried: list[int], levels: dict[str, int]
 ) -> None:
     seen = searched(throughput)
-    assert list(seen) == tried
-    assert find_levels(seen) == levels
+    assert [probe.concurrency for probe in seen] == tried
+    assert find_levels(seen, MAX_LAG) == levels
 
 
 def test_the_search_ends_at_its_limit() -> None:
-    assert list(searched(lambda n: float(n), limit=5)) == [1, 2, 4, 5]
+    assert [probe.concurrency for probe in searched(lambda n: float(n), limit=5)] == [1, 2, 4, 5]
+
+
+def test_the_search_ends_where_the_client_is_the_bottleneck_and_takes_no_level_from_there() -> None:
+    seen = searched(lambda n: 100.0 * n, lag=lambda n: 0.01 * n * n)
+    assert [probe.concurrency for probe in seen] == [1, 2, 4, 8]
+    assert find_levels(seen, MAX_LAG) == {"low": 1, "medium": 2, "peak": 4}
+    assert find_levels(searched(lambda n: 100.0 * n, lag=lambda n: 0.9), MAX_LAG) == {"peak": 1}
+
+
+@pytest.mark.parametrize("hiccup", [0.0, 10_000.0])
+def test_one_block_that_is_off_moves_nothing(hiccup: float) -> None:
+    probes = [Probed(n, 100.0 * n, 0.0) for n in (1, 2, 4) for _ in range(2)]
+    assert medians(probes) == []
+    probes += [Probed(2, hiccup, 9.9), Probed(1, 100.0, 0.0), Probed(4, 400.0, 0.0)]
+    assert medians(probes) == [Probed(n, 100.0 * n, 0.0) for n in (1, 2, 4)]
 
 
 def test_only_an_answer_that_goes_in_circles_is_degenerate() -> None:

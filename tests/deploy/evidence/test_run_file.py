@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.evidence.levels import Probed
 from deploy.evidence.measured import MeasuredBlock, MeasuredRequest, ServerFigures
 from deploy.evidence.run import seconds_left
-from deploy.evidence.run_file import SCHEMA, Header, RunFile, SearchStep
+from deploy.evidence.run_file import SCHEMA, Header, RunFile
 from fleet.errors import ConfigError
 from fleet.traffic import Outcome
 
@@ -42,11 +43,11 @@ BLOCK = MeasuredBlock(
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.jsonl"
     file = RunFile.open(path, HEADER)
-    file.add_search_step(SearchStep(4, 123.5))
+    file.add_probe(Probed(4, 123.5, 0.02))
     file.add_block(BLOCK)
     again = RunFile.open(path, replace(HEADER, created=99.0))
     assert again.blocks == [BLOCK]
-    assert again.throughput_by_concurrency == {4: 123.5}
+    assert again.probes == [Probed(4, 123.5, 0.02)]
     assert again.header == HEADER
 
 
