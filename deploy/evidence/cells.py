@@ -173,8 +173,14 @@ def _round_means(cell: Cell, objective: str) -> list[RoundMeans]:
             known = [(before, after) for before, after in values if before and after]
             arms = [float(np.exp(np.mean(np.log(column)))) for column in zip(*known, strict=True)]
         if len(arms) == 2 and min(arms) > 0:
-            means.append(RoundMeans(item.baseline.round, *arms))
+            means.append(RoundMeans(item.baseline.round, arms[0], arms[1], _round_gains(cell, item)))
     return means
+
+
+def _round_gains(cell: Cell, item: PairedRound) -> dict[str, float]:
+    """Throughput is left out in an open loop, where it is what was offered."""
+    metrics = LATENCIES if cell.condition.level.concurrency is None else (*LATENCIES, THROUGHPUT)
+    return {metric: math.exp(gain) for metric in metrics for gain in log_gains((item,), metric)}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

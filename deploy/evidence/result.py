@@ -60,6 +60,8 @@ class RoundMeans:
     baseline_objective: float
     candidate_objective: float
     """Seconds of a latency, or output tokens per second."""
+    gains: dict[str, float] = field(default_factory=dict)
+    """By metric: ttft, tpot, e2e and, in a closed loop, throughput. Ratios, above 1 where the candidate is better."""
 
 
 @dataclass(frozen=True, slots=True)
