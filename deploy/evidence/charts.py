@@ -213,7 +213,10 @@ def _step_time(result: MatrixResult) -> Chart:
         for number, (part, field) in enumerate(parts)
         if arms
     ]
-    note = "Mean per round as the workers report it. The target's step holds its forward pass and the accepting."
+    note = (
+        "Mean per round as the workers report it. Verify is the target's whole step, accepting included: no worker "
+        "tells how long that took by itself."
+    )
     layout = {"barmode": "stack", "yaxis": {"title": {"text": "ms"}}}
     return Chart.single("step", "Where a step's time goes", note, {"data": traces, "layout": layout})
 

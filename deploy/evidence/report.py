@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.resources import files
 
@@ -20,17 +21,20 @@ from deploy.evidence.charts import charts
 from deploy.evidence.figures import ArmFigures
 from deploy.evidence.result import CellResult, Gain, MatrixResult
 from deploy.evidence.verdicts import Decision
+from fleet.traffic import Outcome
 
 STYLES = {Decision.KEEP: "green", Decision.DROP: "red", Decision.INCONCLUSIVE: "", Decision.REFUSED: "yellow"}
 COLUMNS = (
     "requests",
     "bad",
+    "timed out",
     "TTFT",
     "TPOT",
     "ITL",
     "gap p99",
     "stall",
     "request",
+    "request from sent",
     "queue",
     "tokens/s",
     "requests/s",
@@ -69,25 +73,48 @@ def render_html(result: MatrixResult) -> str:
 
 
 def render_csv(result: MatrixResult) -> str:
-    """One row per arm and condition, latencies in seconds."""
+    """One row per arm and condition, latencies in seconds; empty is not known."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = ("ttft", "tpot", "itl", "gap", "e2e", "e2e_from_sent", "queue", "stall")
-    spreads = [f"{name}_{part}" for name in names for part in ("p50", "p95", "p99")]
-    head = ["condition", "arm", "verdict", "gain", "gain_low", "gain_high", "requests", "bad"]
-    rates = ["output_tokens_per_second", "completed_per_second", "acceptance", "mean_accepted_length", "rejected"]
-    writer.writerow([*head, *spreads, *rates])
-    for condition, arm, figures, cell in _arms(result):
-        gain = cell.verdict.gain if cell else None
-        verdict = [
-            cell.verdict.decision.value if cell else "",
-            *(_or_empty(gain, part) for part in ("estimate", "low", "high")),
-        ]
-        latencies = [_or_empty(getattr(figures, name), part) for name in names for part in ("p50", "p95", "p99")]
-        accepted = [_or_empty(figures.acceptance, part) for part in ("rate", "mean_accepted_length", "rejected")]
-        speeds = [figures.output_tokens_per_second, figures.completed_per_second]
-        writer.writerow([condition, arm, *verdict, figures.requests, figures.bad, *latencies, *speeds, *accepted])
+    rows = [
+        {"condition": condition, "arm": arm, **_verdict_columns(cell), **_figure_columns(figures)}
+        for condition, arm, figures, cell in _arms(result)
+    ]
+    writer = csv.DictWriter(text, rows[0] if rows else ("condition", "arm"), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
+
+
+def _verdict_columns(cell: CellResult | None) -> dict[str, object]:
+    gain = cell.verdict.gain if cell else None
+    parts = (("gain", "estimate"), ("gain_low", "low"), ("gain_high", "high"))
+    return {
+        "verdict": cell.verdict.decision.value if cell else "",
+        **{name: _or_empty(gain, part) for name, part in parts},
+    }
+
+
+def _figure_columns(figures: ArmFigures) -> dict[str, object]:
+    spreads = ("ttft", "tpot", "itl", "gap", "e2e", "e2e_from_sent", "queue", "stall")
+    accepted = (("acceptance", "rate"), ("mean_accepted_length",) * 2, ("rejected",) * 2)
+    server = asdict(figures.server)
+    return {
+        "requests": figures.requests,
+        "bad": figures.bad,
+        **{outcome.value: figures.outcomes.get(outcome, 0) for outcome in Outcome},
+        "fallbacks": figures.fallbacks,
+        "degenerate": figures.degenerate,
+        **{
+            f"{name}_{part}": _or_empty(getattr(figures, name), part)
+            for name in spreads
+            for part in ("p50", "p95", "p99")
+        },
+        "output_tokens_per_second": figures.output_tokens_per_second,
+        "completed_per_second": figures.completed_per_second,
+        **{name: _or_empty(figures.acceptance, part) for name, part in accepted},
+        **{name: "" if value is None else value for name, value in server.items()},
+        "client_lag": figures.client_lag,
+    }
 
 
 def render_table(result: MatrixResult) -> Table:
@@ -129,10 +156,12 @@ def _figure_rows(result: MatrixResult) -> Iterator[tuple[str, list[str]]]:
             [
                 str(figures.requests),
                 str(figures.bad),
+                f"{figures.outcomes.get(Outcome.TIMED_OUT, 0) / max(1, figures.requests):.1%}",
                 *(_spread(getattr(figures, name)) for name in ("ttft", "tpot", "itl")),
                 "–" if figures.gap is None else _ms(figures.gap.p99),
                 "–" if figures.stall is None else f"{figures.stall.p50:.1%}",
                 _spread(figures.e2e),
+                _spread(figures.e2e_from_sent),
                 _spread(figures.queue),
                 f"{figures.output_tokens_per_second:.1f}",
                 f"{figures.completed_per_second:.2f}",

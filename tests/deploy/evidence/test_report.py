@@ -15,6 +15,7 @@ from deploy.evidence.measured import ServerFigures
 from deploy.evidence.report import render_csv, render_html, render_table
 from deploy.evidence.result import MatrixResult, Prediction, json_schema, read_result, to_json
 from fleet.errors import ConfigError
+from fleet.traffic import Outcome
 from tests.deploy.evidence.bench import config_of, measure, open_file
 from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
 
@@ -102,6 +103,31 @@ def test_the_csv_has_a_row_for_every_arm_and_condition(result: MatrixResult) -> 
     ]
     assert float(rows[1]["tpot_p50"]) < float(rows[0]["tpot_p50"])
     assert rows[0]["verdict"] == "" != rows[1]["verdict"]
+    assert rows[1]["draft_seconds"] == rows[1]["memory_bytes"] == ""
+    known = list(csv.DictReader(io.StringIO(render_csv(with_server_figures(result)))))
+    parts = ("draft_seconds", "verify_seconds", "wire_seconds", "kv_usage", "memory_bytes", "preemptions")
+    assert [float(known[1][part]) for part in parts] == [0.01, 0.03, 0.001, 0.5, 2**30, 0]
+    assert sum(int(rows[1][outcome.value]) for outcome in Outcome) == int(rows[1]["requests"])
+
+
+def test_a_report_without_a_cell_is_still_a_csv(result: MatrixResult) -> None:
+    assert render_csv(replace(result, cells=())) == "condition,arm\n"
+
+
+def test_the_html_tells_timeouts_and_what_a_forgetful_client_would_have_reported(result: MatrixResult) -> None:
+    late = replace(
+        result.cells[0],
+        candidate_figures=replace(
+            result.cells[0].candidate_figures, requests=40, outcomes={"done": 39, "timed_out": 1}
+        ),
+    )
+    page = render_html(replace(result, cells=(late,)))
+    table = page[page.index("<th>timed out</th>") :]
+    assert "<th>request from sent</th>" in table
+    assert "<td>2.5%</td>" in table
+    spread = late.candidate_figures.e2e_from_sent
+    assert spread is not None
+    assert f"<td>{spread.p50 * 1000:.1f} / {spread.p95 * 1000:.1f}</td>" in table
 
 
 def test_the_terminal_shows_each_verdict_and_the_recommendation(result: MatrixResult) -> None:
