@@ -42,7 +42,9 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
     routing = routing_effects(cells, config)
     paths = [cell for cell in results if cell.candidate != ROUTED]
     objective = config.judge.objective
-    advice = (recommend(paths, objective, done, config.rounds), routing_text(routing, objective))
+    advice = [recommend(paths, objective, done, config.rounds)]
+    if done >= config.rounds:
+        advice.append(routing_text(routing, objective))
     return MatrixResult(
         schema=SCHEMA,
         created=facts.created,

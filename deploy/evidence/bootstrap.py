@@ -36,12 +36,12 @@ class PairedEffect:
     the Bootstrap, 1993, section 12.5). At least two finite values are needed.
     """
 
-    def __init__(self, log_ratios: Sequence[float], seed: int) -> None:
+    def __init__(self, log_ratios: Sequence[float], seed: int, resamples: int = RESAMPLES) -> None:
         values = np.asarray(log_ratios, dtype=float)
         self.rounds = len(values)
         self.mean = float(values.mean())
         self.standard_error = float(values.std(ddof=1) / np.sqrt(len(values)))
-        chosen = values[np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))]
+        chosen = values[np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))]
         moved = chosen.mean(axis=1) - self.mean
         errors = chosen.std(axis=1, ddof=1) / np.sqrt(len(values))
         # A resample of one value many times over has no spread: its t is unbounded on both sides.
@@ -52,7 +52,7 @@ class PairedEffect:
         """The ratio of geometric means, with its 95 % interval."""
         if self.standard_error == 0:
             return Interval(*np.exp([self.mean] * 3).tolist())
-        low, high = (self.mean - self.standard_error * self._t[rank] for rank in (_rank(0.975), _rank(0.025)))
+        low, high = (self.mean - self.standard_error * self._t[self._rank(q)] for q in (0.975, 0.025))
         return Interval(*np.exp([self.mean, low, high]).tolist())
 
     def p_above(self, bound: float) -> float:
@@ -68,9 +68,13 @@ class PairedEffect:
         if distance <= 0:
             return 1.0
         if self.standard_error == 0:
-            return 1.0 / (RESAMPLES + 1)
+            return 1.0 / (len(self._t) + 1)
         beyond = int(np.count_nonzero(side * self._t >= distance / self.standard_error))
-        return (1 + beyond) / (RESAMPLES + 1)
+        return (1 + beyond) / (len(self._t) + 1)
+
+    def _rank(self, q: float) -> int:
+        resamples = len(self._t)
+        return min(resamples - 1, max(0, round(q * (resamples + 1)) - 1))
 
 
 def rounds_needed(effect: PairedEffect, distance: float, alpha: float) -> int | None:
@@ -132,7 +136,3 @@ def holm_level(p_values: Sequence[float], alpha: float) -> float:
         if p > (level := alpha / (len(p_values) - rank)):
             return level
     return alpha
-
-
-def _rank(q: float) -> int:
-    return min(RESAMPLES - 1, max(0, round(q * (RESAMPLES + 1)) - 1))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deploy.evidence.bootstrap import MIN_ROUNDS, PairedEffect, holm, holm_level
+from deploy.evidence.bootstrap import MIN_ROUNDS, RESAMPLES, PairedEffect, holm, holm_level
 from deploy.evidence.cell_evidence import CellEvidence
 from deploy.evidence.config import JudgeConfig
 from deploy.evidence.sign_flip import sign_flip_p
@@ -28,9 +28,9 @@ class Effects:
     throughput: PairedEffect | None
 
     @classmethod
-    def of(cls, cell: CellEvidence, seed: int) -> Effects:
+    def of(cls, cell: CellEvidence, seed: int, resamples: int) -> Effects:
         gains = (cell.objective, cell.ttft, cell.ttft_room, cell.throughput or ())
-        return cls(*(PairedEffect(values, seed) if len(values) >= MIN_ROUNDS else None for values in gains))
+        return cls(*(PairedEffect(values, seed, resamples) if len(values) >= MIN_ROUNDS else None for values in gains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,12 @@ class Levels:
             worse=holm_level([p for item in claims for p in item.worse], alpha * WORSE_SHARE),
             harm=holm_level([p for item in claims for p in item.harm], alpha * HARM_SHARE),
         )
+
+
+def resamples_for(cells: int, alpha: float) -> int:
+    """So many that a bootstrap's p-value can fall well below the level of the first of all claims for speed."""
+    strictest = alpha * WORSE_SHARE / (3 * max(1, cells))
+    return max(RESAMPLES, math.ceil(5 / strictest) - 1)
 
 
 def corrected(claims: Sequence[Claims]) -> list[tuple[float, float]]:

@@ -95,7 +95,7 @@ def arm_figures(blocks: Sequence[MeasuredBlock], timed: Sequence[Timed]) -> ArmF
         output_tokens_per_second=_rate(sum(block.window_tokens for block in blocks), window),
         completed_per_second=_rate(sum(block.window_completed for block in blocks), window),
         degenerate=_rate(sum(item.request.is_degenerate for item in done), len(done)),
-        client_lag=float(np.quantile([block.client_lag for block in blocks], 0.75)) if blocks else 0.0,
+        client_lag=_upper_quartile([block.client_lag for block in blocks]),
         acceptance=acceptance_figures(requests),
         server=_combined([block.server for block in blocks]),
         distributions=_distributions(timings),
@@ -153,6 +153,11 @@ def _combined(blocks: Sequence[ServerFigures]) -> ServerFigures:
 def _known(combine: Callable[[list[_Number]], _Number], values: Iterable[_Number | None]) -> _Number | None:
     known = [value for value in values if value is not None]
     return combine(known) if known else None
+
+
+def _upper_quartile(values: Sequence[float]) -> float:
+    """The smallest value that at least three quarters of them do not exceed."""
+    return float(np.quantile(values, 0.75, method="inverted_cdf")) if values else 0.0
 
 
 def _mean(values: list[float]) -> float:

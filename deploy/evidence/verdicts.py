@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect, rounds_needed
 from deploy.evidence.cell_evidence import CellEvidence
-from deploy.evidence.claims import Claims, Effects, Levels, corrected
+from deploy.evidence.claims import Claims, Effects, Levels, corrected, resamples_for
 from deploy.evidence.config import JudgeConfig
 from deploy.evidence.guards import Guard, GuardState, guards_of
 
@@ -45,7 +45,8 @@ def judge_cells(cells: Sequence[CellEvidence], rules: JudgeConfig, seed: int) ->
     refused claims nothing and costs the others nothing.
     """
     refusals = [_refusal(cell, rules) for cell in cells]
-    effects = [Effects.of(cell, seed) for cell in cells]
+    resamples = resamples_for(refusals.count(None), rules.alpha)
+    effects = [Effects.of(cell, seed, resamples) for cell in cells]
     claims = [
         Claims.of(cell, effect, rules)
         for cell, effect, refusal in zip(cells, effects, refusals, strict=True)

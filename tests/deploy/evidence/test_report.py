@@ -75,6 +75,14 @@ def test_the_html_needs_nothing_from_outside_and_shows_every_cell_and_chart(resu
     assert result.recommendation.replace("'", "&#39;") in body
 
 
+def test_a_page_of_a_run_that_is_not_complete_promises_nothing(result: MatrixResult) -> None:
+    promise, warning = "chance that any of them is false", "nothing is kept or dropped yet"
+    assert promise in render_html(result)
+    early = render_html(replace(result, rounds_done=2))
+    assert warning in early
+    assert promise not in early
+
+
 def test_nothing_that_a_config_names_can_break_out_of_the_page(result: MatrixResult) -> None:
     nasty = "</script><script>alert(1)</script>"
     cells = tuple(replace(cell, candidate=nasty) for cell in result.cells)

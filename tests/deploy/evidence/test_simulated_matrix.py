@@ -207,6 +207,23 @@ def assessed(config: MatrixConfig, blocks: Sequence[MeasuredBlock]) -> MatrixRes
     return assess(config, facts, blocks)
 
 
+@pytest.mark.parametrize(("noisy", "decision"), [(2, Decision.KEEP), (3, Decision.REFUSED)])
+def test_a_client_that_is_slow_in_a_block_or_two_refuses_nothing_and_in_a_third_of_them_it_does(
+    tmp_path: Path, noisy: int, decision: Decision
+) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 3, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.01))
+    config = config_of(load={"concurrency": [1]}, rounds=8, sampling={"greedy": {"temperature": 0}})
+    file = open_file(config, tmp_path / "run.jsonl")
+    measure(config, fleet, clock, file)
+    blocks = [
+        replace(block, client_lag=0.5) if block.arm == "baseline" and block.round < noisy else block
+        for block in file.blocks
+    ]
+    (cell,) = assessed(config, blocks).cells
+    assert cell.verdict.decision is decision
+
+
 def test_a_path_that_remembers_its_answers_is_not_judged_by_questions_that_come_again(tmp_path: Path) -> None:
     clock = VirtualClock()
     fleet = SimulatedFleet(clock, 3, baseline=SimulatedPath(), speculative=SimulatedPath(base=0.01))
