@@ -51,7 +51,7 @@ class DriftWatch:
         if evidence is None:
             return
         if not self._looks or now - self._looks[-1][0] >= LOOK_SECONDS:
-            self._looks.append((now, view.in_flight(self.canary)))
+            self._looks.append((now, view.typical_in_flight(self.canary)))
         if not self._totals or now - self._totals[-1].at >= JUDGE_SECONDS:
             self._totals.append(_totals(now, served, self.canary))
             self._forget(now)

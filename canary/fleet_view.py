@@ -38,6 +38,7 @@ class RouterSeen:
     at: float
     pid: int = 0
     open: Mapping[str, int] = field(default_factory=dict)
+    typical: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class FleetView:
             now,
             report.pid,
             report.open,
+            report.typical,
         )
 
     def expire(self, now: float) -> list[HardTrip]:
@@ -130,6 +132,10 @@ class FleetView:
     def in_flight(self, path: str) -> int:
         """Streams open on the path, by all living routers."""
         return sum(router.in_flight.get(path, 0) for router in self.routers.values())
+
+    def typical_in_flight(self, path: str) -> int:
+        """Those of them that the rules alone sent there."""
+        return sum(router.typical.get(path, 0) for router in self.routers.values())
 
     def open_elsewhere(self, router_id: str) -> dict[str, int]:
         """Streams open by path, through all living routers but this one."""

@@ -133,7 +133,7 @@ class PathTally:
     request_acceptance: LogHistogram = field(default_factory=LogHistogram)
     """One value per finished request: 1 + accepted/drafted (shifted so that 0 has a bucket)."""
     acceptance_by: dict[str, LogHistogram] = field(default_factory=dict)
-    """`request_acceptance` by `stratum_of` the request."""
+    """`request_acceptance` by `stratum_of` the request, of those that were routed by the rules alone."""
     stalled: int = 0
     """Full seconds of silence of streams in flight. After a stream's first token each also adds one value to `itl`."""
     waiting: LogHistogram = field(default_factory=LogHistogram)
@@ -244,6 +244,8 @@ class RouterReport:
     queued: int = 0
     pid: int = 0
     """The router's process, for people who look for it."""
+    typical: Mapping[str, int] = field(default_factory=dict)
+    """The part of `in_flight` that was routed by the rules alone: what evidence should stand for."""
 
 
 @dataclass(frozen=True, slots=True)

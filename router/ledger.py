@@ -125,8 +125,9 @@ class Account:
         if self.speculation.drafted:
             value = 1 + self.speculation.accepted / self.speculation.drafted
             tally.request_acceptance.add(value)
-            stratum = stratum_of(self._prompt_tokens, self._sampling)
-            tally.acceptance_by.setdefault(stratum, LogHistogram()).add(value)
+            if self.assignment.is_typical:
+                stratum = stratum_of(self._prompt_tokens, self._sampling)
+                tally.acceptance_by.setdefault(stratum, LogHistogram()).add(value)
         if outcome is Outcome.DONE and self.assignment.is_typical:
             kind = kind_of(self._prompt_tokens, self.output_tokens, self._sampling)
             tally.kinds[kind] = tally.kinds.get(kind, 0) + 1
@@ -193,10 +194,7 @@ class Ledger:
     @property
     def in_flight(self) -> Mapping[str, int]:
         """Streams open now, by serving path."""
-        counts: Counter[str] = Counter()
-        for account in self._accounts.values():
-            counts[account.serving_path] += sum(not stream.is_finished for stream in account.streams)
-        return dict(counts)
+        return _open_streams(self._accounts.values())
 
     @property
     def open_requests(self) -> Mapping[str, int]:
@@ -255,6 +253,7 @@ class Ledger:
             served=_summed(tallies.items()),
             hard_trips=trips,
             in_flight=self.in_flight,
+            typical=_open_streams(account for account in self._accounts.values() if account.assignment.is_typical),
             open=self.open_requests,
             control=_summed((key, tally) for key, tally in tallies.items() if key.is_control),
             queued=queued,
@@ -266,6 +265,13 @@ class Ledger:
         """The controller has safely stored everything up to this report."""
         if self._outstanding is not None and self._outstanding.sequence <= sequence:
             self._outstanding = None
+
+
+def _open_streams(accounts: Iterable[Account]) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for account in accounts:
+        counts[account.serving_path] += sum(not stream.is_finished for stream in account.streams)
+    return dict(counts)
 
 
 def _summed(tallies: Iterable[tuple[Assignment, PathTally]]) -> Mapping[str, PathTally]:

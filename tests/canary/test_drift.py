@@ -142,13 +142,20 @@ class TestTheWatch:
 
     def test_load_and_a_replica_that_was_exchanged_are_seen(self) -> None:
         for second in range(100):
-            report = RouterReport("r", second, 1, {}, {}, in_flight={"speculative": 9})
+            report = RouterReport("r", second, 1, {}, {}, typical={"speculative": 9})
             self.view.router_reported(report, float(second))
             replica = ReplicaReport("speculative", "x", 1, 0, 0, 0, 1, 0, 0, fingerprint=(("model.weights", "other"),))
             self.view.replica_reported(replica, float(second))
             found = self.tick(float(second))
         assert found == [Reason.FLEET, Reason.CONCURRENCY]
         assert "speculative: model.weights was abc, is other" in self.watch.drifts[0].detail
+
+    def test_requests_that_name_their_path_are_measuring_and_no_load_of_the_traffic(self) -> None:
+        for second in range(100):
+            report = RouterReport("r", second, 1, {}, {}, in_flight={"speculative": 64}, typical={"speculative": 4})
+            self.view.router_reported(report, float(second))
+            found = self.tick(float(second))
+        assert found == []
 
     def test_what_was_taken_back_is_watched_no_longer(self) -> None:
         self.tick(0.0)

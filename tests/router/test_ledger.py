@@ -9,7 +9,7 @@ from fleet.traffic import HardTrip, HardTripKind, Outcome, PathTally, RouterRepo
 from router.ledger import Account, Ledger
 from router.split import Assignment
 
-CANARY = Assignment("speculative", is_compared=True)
+CANARY = Assignment("speculative", is_compared=True, is_typical=True)
 OVERRIDDEN = Assignment("speculative", is_compared=False)
 
 
@@ -199,6 +199,27 @@ def test_acceptance_is_kept_by_kind_of_request() -> None:
     account.close(Outcome.DONE)
     strata = report_of(ledger).compared["speculative"].acceptance_by
     assert {name: histogram.sum for name, histogram in strata.items()} == {"greedy/short": 1.5}
+
+
+def test_a_request_that_names_its_path_tells_nothing_of_the_traffic() -> None:
+    ledger = Ledger("router-1")
+    for name, assignment in (("a", CANARY), ("b", OVERRIDDEN), ("c", OVERRIDDEN)):
+        account = opened(ledger, assignment, name, choices=2)
+        account.note(0, 11.0, chunk(3, round=Round(4, 2)))
+        if name != "c":
+            account.note(1, 11.1, chunk(3, finish=FinishReason.STOP))
+    report = report_of(ledger)
+    assert (report.in_flight, report.typical) == ({"speculative": 4}, {"speculative": 1})
+    assert report.open == {"speculative": 1}
+    ledger.acknowledge(1)
+    for name in ("d", "e"):
+        account = opened(ledger, OVERRIDDEN, name)
+        account.note(0, 11.0, chunk(1))
+        account.note(0, 11.1, chunk(3, round=Round(4, 2)))
+        account.close(Outcome.DONE)
+    tally = report_of(ledger).served["speculative"]
+    assert tally.request_acceptance.total == 2, "it is served all the same"
+    assert tally.acceptance_by == {}
 
 
 def test_open_gaps_are_kept_beside_what_is_published() -> None:
