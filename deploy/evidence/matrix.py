@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import islice
 
 from deploy.bench.asking import Question
 from deploy.evidence.arrivals import gamma_arrivals, replayed_arrivals
@@ -122,7 +124,7 @@ def lay_out(config: MatrixConfig, inputs: Inputs, block: Block) -> BlockPlan:
     measured = max(config.requests, level.concurrency or 1)
     warm_up = level.concurrency or max(2, measured // 4)
     after = level.concurrency or measured
-    items = _pick(config, inputs.samples, block.round, measured, warm_up + after)
+    items = _pick(config, inputs.samples, block, measured, warm_up + after)
     ordered = (*items[measured : measured + warm_up], *items[:measured], *items[measured + warm_up :])
     sampling = config.sampling[block.condition.sampling]
     first_seed = config.seed * 1_000_003 + block.round * _SEEDS_PER_ROUND
@@ -140,15 +142,34 @@ def lay_out(config: MatrixConfig, inputs: Inputs, block: Block) -> BlockPlan:
     )
 
 
-def _pick(config: MatrixConfig, samples: Samples, number: int, measured: int, fillers: int) -> list[Sample]:
-    """The measured samples of a round, every one asked once before any is asked again; then fillers."""
+def _pick(config: MatrixConfig, samples: Samples, block: Block, measured: int, fillers: int) -> list[Sample]:
+    """The measured samples of a round, each as often as its weight says; then fillers."""
     wanted = config.workload.categories
-    items = [item for item in samples.items if not wanted or item.category in wanted]
-    if not items:
+    known = [item for item in samples.items if not wanted or item.category in wanted]
+    if not known:
         raise ConfigError(f"no prompt is of the categories {', '.join(wanted)}")
-    order = random.Random(config.seed).sample(items, len(items))
-    chosen = [order[(number * measured + offset) % len(order)] for offset in range(measured)]
-    return chosen + random.Random(f"{config.seed}/{number}").choices(items, k=fillers)
+    is_greedy = config.sampling[block.condition.sampling].is_greedy
+    items = [item for item in known if item.is_greedy in (None, is_greedy)] or known
+    first = block.round * measured
+    chosen = list(islice(_by_weight(items, config.seed), first, first + measured))
+    weights = [item.weight for item in items]
+    return chosen + random.Random(f"{config.seed}/{block.round}").choices(items, weights, k=fillers)
+
+
+def _by_weight(items: Sequence[Sample], seed: int) -> Iterator[Sample]:
+    """Without an end: each sample at equal distances from a random start, so that every stretch has the mix of all.
+
+    Of equal weights every one comes once before any comes again. It is systematic sampling (Madow & Madow, Ann. Math.
+    Stat. 15(1), 1944) of each sample by itself: on the line on which they are due, any stretch holds each within one
+    of its share.
+    """
+    draw = random.Random(seed)
+    turns = [(draw.random() / item.weight, place) for place, item in enumerate(items)]
+    heapify(turns)
+    while True:
+        due, place = turns[0]
+        yield items[place]
+        heapreplace(turns, (due + 1 / items[place].weight, place))
 
 
 def _question(config: MatrixConfig, item: Sample, sampling: SamplingConfig, seed: int) -> Question:

@@ -28,6 +28,10 @@ class Sample:
     messages: tuple[Mapping[str, Any], ...]
     max_tokens: int | None = None
     """The request's own limit, where it is known."""
+    weight: float = 1.0
+    """How often it is asked, beside the others."""
+    is_greedy: bool | None = None
+    """How it was asked, where that is known: a sampling mode is measured with its own requests, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,12 @@ class _Captured(BaseModel):
     category: str = "captured"
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1)
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    sampling: dict[str, Any] | None = None
+
+    @property
+    def is_greedy(self) -> bool | None:
+        return None if self.sampling is None else self.sampling.get("temperature") == 0
 
 
 def load_samples(path: Path | None, key: str | None = None) -> Samples:
@@ -143,4 +153,4 @@ def _captured(path: Path, objects: list[tuple[int, dict[str, Any]]]) -> Iterator
             item = _Captured.model_validate(value)
         except ValidationError as error:
             raise ConfigError(f"{path}:{number}: {explain(error)}") from error
-        yield Sample(item.id, item.category, tuple(item.messages), item.max_tokens)
+        yield Sample(item.id, item.category, tuple(item.messages), item.max_tokens, item.weight, item.is_greedy)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deploy.evidence.buckets import bucket_name
 
 LARGEST_CHARACTERS = 200_000
-"""Of a request's messages; longer ones are counted, not kept."""
+"""Of a request's messages; longer ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class CapturedRequest:
     """Since the capture began."""
     prompt_tokens: int
     output_tokens: int
+    weight: float = 1.0
+    """How many requests of its bucket it stands for."""
 
 
 @dataclass(slots=True)
@@ -52,8 +54,10 @@ class Reservoirs:
             bucket[place] = request
 
     def requests(self) -> Iterator[CapturedRequest]:
-        for bucket in sorted(self.kept):
-            yield from self.kept[bucket]
+        """What is kept, each with its weight: the inverse of its chance to be kept (Horvitz & Thompson, 1952)."""
+        for name, bucket in sorted(self.kept.items()):
+            weight = self.seen[name] / len(bucket)
+            yield from (replace(request, weight=weight) for request in bucket)
 
 
 def category_of(prompt_tokens: int, output_tokens: int, *, is_greedy: bool) -> str:

@@ -3,6 +3,7 @@ import random
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ def test_a_rare_bucket_is_not_crowded_out_by_a_frequent_one() -> None:
     reservoirs.offer(captured(0, "rare"))
     assert {bucket: len(kept) for bucket, kept in reservoirs.kept.items()} == {"frequent": 3, "rare": 1}
     assert reservoirs.seen == {"frequent": 1000, "rare": 1}
+    assert [(item.category, item.weight) for item in reservoirs.requests()] == [
+        *[("frequent", pytest.approx(1000 / 3))] * 3,
+        ("rare", 1.0),
+    ]
 
 
 # --- the file
@@ -102,12 +107,13 @@ def test_a_rare_bucket_is_not_crowded_out_by_a_frequent_one() -> None:
 @pytest.mark.parametrize("key", [None, KEY])
 def test_a_slice_is_read_again_by_the_matrix_and_by_its_owner_alone(tmp_path: Path, key: str | None) -> None:
     path = tmp_path / "slice.jsonl"
-    write_slice(path, [captured(1), captured(2)], key)
+    write_slice(path, [replace(captured(1), weight=2.5), replace(captured(2), sampling={"temperature": 0})], key)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert (b"question" in path.read_bytes()) == (key is None)
     samples = load_samples(path, key)
     assert [item.messages[0]["content"] for item in samples.items] == ["question 1", "question 2"]
     assert samples.items[0].max_tokens == 16
+    assert [(item.weight, item.is_greedy) for item in samples.items] == [(2.5, False), (1.0, True)]
 
 
 def test_an_encrypted_slice_needs_its_key_and_has_to_be_whole(tmp_path: Path) -> None:

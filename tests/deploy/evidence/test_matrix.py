@@ -1,10 +1,16 @@
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deploy.evidence.config import parse_matrix
+from canary.drift import psi
+from deploy.evidence.capture.reservoir import CapturedRequest, Reservoirs
+from deploy.evidence.config import MatrixConfig, parse_matrix
 from deploy.evidence.matrix import Block, Condition, Inputs, LoadLevel, arms, lay_out, levels, schedule
-from deploy.evidence.samples import load_samples
+from deploy.evidence.samples import Sample, Samples, load_samples
 from deploy.evidence.traces import Trace, TraceRow
 from fleet.config import load_yaml
 from fleet.errors import ConfigError
@@ -38,6 +44,51 @@ def test_every_prompt_is_measured_once_before_any_is_measured_again() -> None:
         plan = lay_out(config, INPUTS, block(LoadLevel("c1", concurrency=1), number))
         seen += [question.messages[0]["content"] for question in plan.questions[plan.warm_up :][: plan.measured]]
     assert len(seen) == len(INPUTS.samples.items) == len(set(seen))
+
+
+def asked(config: MatrixConfig, samples: Samples, sampling: str = "greedy") -> Counter[str]:
+    """How often each sample is measured in the whole run, by its only message."""
+    counts: Counter[str] = Counter()
+    for number in range(config.rounds):
+        plan = lay_out(config, Inputs(samples), block(LoadLevel("c1", concurrency=1), number, sampling))
+        counts.update(question.messages[0]["content"] for question in plan.questions[plan.warm_up :][: plan.measured])
+    return counts
+
+
+def sample(name: str, weight: float = 1.0, *, is_greedy: bool | None = None) -> Sample:
+    return Sample(name, name[0], ({"role": "user", "content": name},), weight=weight, is_greedy=is_greedy)
+
+
+@given(st.lists(st.floats(0.05, 20.0), min_size=1, max_size=12), st.integers(0, 99))
+def test_every_prompt_is_asked_as_often_as_its_weight_says(weights: list[float], seed: int) -> None:
+    config = config_of(requests=7, rounds=20, seed=seed)
+    counts = asked(config, Samples(tuple(sample(f"p{n}", weight) for n, weight in enumerate(weights))))
+    for number, weight in enumerate(weights):
+        # A prompt is within one of its share of the line; where the line ends depends on all of them.
+        slack = 1 + len(weights) * weight / sum(weights)
+        assert abs(counts[f"p{number}"] - 140 * weight / sum(weights)) <= slack
+
+
+def test_captured_traffic_is_measured_in_the_mix_in_which_it_came() -> None:
+    came = random.Random(3).choices("ab", (95, 5), k=5000)
+    reservoirs = Reservoirs(50, random.Random(4))
+    for number, kind in enumerate(came):
+        reservoirs.offer(CapturedRequest(f"{kind}{number}", kind, [], None, {}, True, 0.0, 1, 1))
+    samples = Samples(tuple(sample(item.id, item.weight) for item in reservoirs.requests()))
+    assert Counter(item.category for item in samples.items) == {"a": 50, "b": 50}
+    counts = asked(config_of(requests=10, rounds=10), samples)
+    kinds = Counter(name[0] for name in counts.elements())
+    assert psi(kinds, Counter(came)) < 0.01
+    assert len([name for name in counts if name[0] == "a"]) == 50, "all that were kept are asked"
+
+
+def test_a_sampling_mode_is_measured_with_the_requests_that_were_made_so_where_there_are_any() -> None:
+    short, long = sample("short", is_greedy=True), sample("long", is_greedy=False)
+    config = config_of(requests=2, rounds=3)
+    assert asked(config, Samples((short, long)), "greedy") == {"short": 6}
+    assert asked(config, Samples((short, long)), "sampled") == {"long": 6}
+    assert asked(config, Samples((short, sample("any"))), "sampled") == {"any": 6}
+    assert asked(config, Samples((short,)), "sampled") == {"short": 6}
 
 
 def test_what_is_measured_is_the_same_at_every_load_and_in_every_sampling_mode() -> None:
