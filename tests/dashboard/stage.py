@@ -56,6 +56,8 @@ class FullWorld(World):
 
     routers: int = 1
     draft: str = "healthy"
+    fingerprint: tuple[tuple[str, str], ...] = ()
+    """What every replica says that it depends on."""
 
     def serve(self, router: Router) -> None:
         super().serve(router)
@@ -69,7 +71,8 @@ class FullWorld(World):
         for path, count in self.replicas.items():
             health = self.draft if self.paths[path].is_speculative else "none"
             for number in range(count):
-                report = replica(path, f"{path}-{self.generation}-{number}", draft=health, kv_used_tokens=412)
+                name = f"{path}-{self.generation}-{number}"
+                report = replica(path, name, draft=health, kv_used_tokens=412, fingerprint=self.fingerprint)
                 self.controller.replica_report(report)
 
 

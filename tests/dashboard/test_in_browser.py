@@ -15,12 +15,14 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from canary.drift_watch import JUDGE_SECONDS
 from canary.rollout_state import State
 from canary.verdict import Level
 from deploy import render
 from fleet.errors import Unavailable
 from fleet.metrics import DRAFT_HEALTH
 from fleet.tokenizer import Tokenizer
+from tests.canary.evidence import matrix_evidence
 from tests.canary.world import Behaviour, plan
 from tests.dashboard.stage import TOKEN, FullWorld, serving, stage_app
 from tests.tiny import tiny_tokenizer_folder
@@ -103,11 +105,17 @@ async def visit(browser: Browser, url: str, *, width: int = 1280, scheme: Scheme
     await context.close()
 
 
-def start(world: FullWorld, seconds: float = 10.0) -> None:
+def start(world: FullWorld, seconds: float = 10.0, **changes: object) -> None:
     """A rollout that has run for so long, on a fleet that was there before."""
     world.run(12)
-    world.command("start", plan=plan())
+    world.command("start", plan=plan(**changes))
     world.run(seconds)
+
+
+def become_stale(world: FullWorld) -> None:
+    """Replicas that were measured otherwise have come, and the controller has looked at them."""
+    world.fingerprint = (("model.weights", "<b>other</b>"),)
+    world.run(JUDGE_SECONDS + 1)
 
 
 async def test_a_rollout_is_seen_to_step_and_to_be_rolled_back_with_its_reason(browser, tokenizer, world) -> None:
@@ -165,16 +173,40 @@ async def test_the_past_and_the_sign_in_survive_a_reload(browser, tokenizer, wor
 async def test_the_page_fits_its_screen_and_is_accessible(
     browser, tokenizer, world, width: int, scheme: Scheme
 ) -> None:
-    start(world, 30)
+    start(world, 30, evidence=matrix_evidence(renew=f"fleet bench matrix -o {'x' * 90}").model_dump(mode="json"))
+    become_stale(world)
     link = f"/dashboard#token={TOKEN}"
     app = stage_app(world, tokenizer, admin_token=TOKEN)
     async with serving(app) as url, visit(browser, url + link, width=width, scheme=scheme) as seen:
         await seen.has_plots()
+        await expect(seen.page.locator("#evidence-state")).to_be_visible()
         await seen.page.get_by_text("Replicas", exact=True).last.click()
         wide = await seen.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide == 0
         found = await Axe().run(seen.page)
         assert found.violations_count == 0, found.generate_report()
+
+
+async def test_evidence_that_no_longer_holds_is_told_in_words_with_the_command_that_renews_it(
+    browser, tokenizer, world
+) -> None:
+    evidence = matrix_evidence()
+    start(world, evidence=evidence.model_dump(mode="json"))
+    link = f"/dashboard#token={TOKEN}"
+    async with serving(stage_app(world, tokenizer, admin_token=TOKEN)) as url, visit(browser, url + link) as seen:
+        panel = seen.page.get_by_role("region", name="Evidence")
+        await expect(panel).to_contain_text("✔ still holds")
+        await expect(panel.get_by_text("Measure again")).to_be_hidden()
+        become_stale(world)
+        await expect(panel).to_contain_text("▲ stale")
+        await expect(panel.get_by_role("listitem")).to_contain_text(
+            "speculative: model.weights was abc, is <b>other</b>"
+        )
+        await expect(panel.get_by_text("Measure again")).to_contain_text(evidence.renew)
+        world.command("abort", reason="enough")
+        world.run(6)
+        await expect(panel).to_be_hidden()
+    assert seen.complaints == []
 
 
 async def test_what_others_wrote_stays_text(browser, tokenizer, world) -> None:
@@ -228,10 +260,10 @@ async def test_numbers_read_as_they_do_in_the_terminal(browser, tokenizer, world
 
 
 async def test_every_sign_is_a_shape_that_the_font_has(browser, tokenizer, world) -> None:
-    names = [[*State], [level.label for level in Level], [*DRAFT_HEALTH]]
+    names = [[*State], [level.label for level in Level], [*DRAFT_HEALTH], ["holds", "stale"]]
     script = """async (names) => {
         const main = document.querySelector("script[src$='main.js']").src;
-        const { ofState, ofVerdict, ofHealth } = await import(main.replace("main.js", "words.js"));
+        const { ofState, ofVerdict, ofHealth, ofEvidence } = await import(main.replace("main.js", "words.js"));
         const paper = document.createElement("canvas").getContext("2d");
         const drawn = (text) => {
             paper.reset();
@@ -239,7 +271,8 @@ async def test_every_sign_is_a_shape_that_the_font_has(browser, tokenizer, world
             paper.fillText(text, 10, 40);
             return paper.canvas.toDataURL();
         };
-        const signs = [ofState, ofVerdict, ofHealth].flatMap((of, kind) => names[kind].map((name) => of(name).sign));
+        const kinds = [ofState, ofVerdict, ofHealth, ofEvidence];
+        const signs = kinds.flatMap((of, kind) => names[kind].map((name) => of(name).sign));
         return [signs, signs.filter((sign) => drawn(sign) === drawn("\\uE123"))];
     }"""
     async with serving(stage_app(world, tokenizer)) as url, visit(browser, f"{url}/dashboard") as seen:

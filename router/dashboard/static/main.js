@@ -1,6 +1,7 @@
 // The page's clockwork: sign in, ask every two seconds, show the answer.
 
 import { byId, keepTables, setText } from "./dom.js";
+import { showEvidence } from "./evidence.js";
 import { showEvents } from "./events.js";
 import { clockTime, duration } from "./format.js";
 import { showGuardrails } from "./guardrails.js";
@@ -35,6 +36,7 @@ function show(answer) {
   byId("board").hidden = false;
   setText("model", answer.status.model);
   showRollout(answer.status);
+  showEvidence(answer.status);
   showGuardrails(answer.status);
   showPaths(answer.status);
   showEvents(past.events);

@@ -23,9 +23,14 @@ const HEALTH = {
   degraded: { sign: "◐", tone: "warn" },
   lost: { sign: "✖", tone: "bad" },
 };
+const EVIDENCE = {
+  holds: { sign: "✔", tone: "good", text: "still holds" },
+  stale: { sign: "▲", tone: "warn", text: "stale: measured on something else than what is served" },
+};
 const OTHER = { sign: "?", tone: "calm", mark: "" };
 
 export const ofState = (name) => STATES[name] ?? OTHER;
 export const ofVerdict = (name) => VERDICTS[name] ?? OTHER;
 export const ofHealth = (name) => HEALTH[name] ?? OTHER;
+export const ofEvidence = (name) => EVIDENCE[name] ?? OTHER;
 export const plain = (name) => name.replaceAll("_", " ");

@@ -76,7 +76,18 @@ async def test_the_scripts_write_no_markup_and_know_no_other_host(make_router) -
         base = await assets_of(http)
         texts = [
             (await http.get(f"{base}/{name}.js")).text
-            for name in ("main", "dom", "rollout", "guardrails", "paths", "events", "plots", "figures", "session")
+            for name in (
+                "main",
+                "dom",
+                "rollout",
+                "evidence",
+                "guardrails",
+                "paths",
+                "events",
+                "plots",
+                "figures",
+                "session",
+            )
         ]
     for text in texts:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
