@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from scipy.stats import chi2
 
-from canary.evidence import MatrixEvidence, changes
+from canary.evidence import MatrixEvidence, Span, changes
 from fleet.traffic import SamplingMode
 from fleet.traffic_kinds import sampling_of
 
@@ -67,13 +67,16 @@ class LiveTraffic:
     """By path; of paths with replicas."""
 
 
-def drifts(evidence: MatrixEvidence, live: LiveTraffic) -> tuple[Drift, ...]:
-    """Every reason for which the evidence no longer holds; empty while nothing speaks against it."""
+def drifts(evidence: MatrixEvidence, live: LiveTraffic, *, where_it_wins: bool = False) -> tuple[Drift, ...]:
+    """Every reason for which the evidence no longer holds; empty while nothing speaks against it.
+
+    `where_it_wins`: the canary serves the cells that the evidence keeps and drafts in each as much as pays there.
+    """
     changed = changes(evidence.fingerprints, live.fingerprints)
     return (
         *((Drift(Reason.FLEET, "; ".join(changed), float(len(changed)), 0.0),) if changed else ()),
         *_mix_drifts(evidence.kinds, live.kinds),
-        *_acceptance_drifts(evidence, live),
+        *_acceptance_drifts(evidence.expected_acceptance(where_it_wins=where_it_wins), live.acceptance),
         *_concurrency_drifts(evidence.peak_open, live.open_requests),
     )
 
@@ -136,17 +139,20 @@ def _by_sampling(counts: Mapping[str, int]) -> dict[str, Counter[str]]:
     return dict(modes)
 
 
-def _acceptance_drifts(evidence: MatrixEvidence, live: LiveTraffic) -> list[Drift]:
+def _acceptance_drifts(
+    expected: Mapping[SamplingMode, Sequence[Span]], seen: Mapping[SamplingMode, Accepted]
+) -> list[Drift]:
+    """Outside of everything that is expected of a mode: which of its cells the requests were in is not known."""
     found = []
-    for sampling, span in sorted(evidence.acceptance.items()):
-        now = live.acceptance.get(sampling)
-        if now is None or now.requests < FEWEST_REQUESTS or span.low <= now.mean <= span.high:
+    for sampling, spans in sorted(expected.items()):
+        now = seen.get(sampling)
+        low, high = min(span.low for span in spans), max(span.high for span in spans)
+        if now is None or now.requests < FEWEST_REQUESTS or low <= now.mean <= high:
             continue
         detail = (
-            f"{now.mean:.1%} of the drafts of {sampling} requests are accepted, measured were {span.low:.1%} to "
-            f"{span.high:.1%}"
+            f"{now.mean:.1%} of the drafts of {sampling} requests are accepted, measured were {low:.1%} to {high:.1%}"
         )
-        found.append(Drift(Reason.ACCEPTANCE, detail, now.mean, span.low if now.mean < span.low else span.high))
+        found.append(Drift(Reason.ACCEPTANCE, detail, now.mean, low if now.mean < low else high))
     return found
 
 

@@ -37,6 +37,7 @@ class DriftWatch:
         """Of the rollout that serves."""
         self.canary = ""
         self.drifts: tuple[Drift, ...] = ()
+        self._is_partial = False
         self._totals: deque[_Totals] = deque()
         self._looks: deque[tuple[float, int]] = deque()
 
@@ -46,6 +47,7 @@ class DriftWatch:
         if evidence is not self.evidence:
             self.evidence, self.drifts = evidence, ()
             self.canary = rollout.plan.canary if rollout is not None else ""
+            self._is_partial = rollout is not None and rollout.plan.is_partial
             self._totals.clear()
             self._looks.clear()
         if evidence is None:
@@ -55,7 +57,7 @@ class DriftWatch:
         if not self._totals or now - self._totals[-1].at >= JUDGE_SECONDS:
             self._totals.append(_totals(now, served, self.canary))
             self._forget(now)
-            self.drifts = drifts(evidence, self._live(view))
+            self.drifts = drifts(evidence, self._live(view), where_it_wins=self._is_partial)
 
     def _forget(self, now: float) -> None:
         """Keep one sample from before the span, so that the span is covered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -16,6 +16,17 @@ Fingerprint = Mapping[str, str]
 ABSENT = "nothing"
 
 
+class Span(PlanSection):
+    """Where a share is to be expected."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+
 class Cell(PlanSection):
     """A cell that the matrix kept: `above` < open requests on the canary's path ≤ `up_to`."""
 
@@ -23,16 +34,10 @@ class Cell(PlanSection):
     above: int = Field(ge=0)
     up_to: int = Field(ge=1)
     draft_length: int | None = Field(None, ge=1)
+    acceptance: Span | None = Field(None, description="Mean per request, of a round, with drafts no longer than that.")
 
     def winning(self) -> WinningCell:
         return WinningCell(self.sampling, self.above, self.up_to, self.draft_length)
-
-
-class Span(PlanSection):
-    """Where a share is to be expected."""
-
-    low: float
-    high: float
 
 
 class MatrixEvidence(PlanSection):
@@ -48,6 +53,19 @@ class MatrixEvidence(PlanSection):
     kinds: dict[str, int] = Field(default_factory=dict, description="Requests by `fleet.traffic_kinds.kind_of`.")
     acceptance: dict[SamplingMode, Span] = Field(default_factory=dict, description="Mean per request, of a round.")
     peak_open: int | None = Field(None, ge=1, description="Most requests open at once that were measured.")
+
+    def expected_acceptance(self, *, where_it_wins: bool) -> Mapping[SamplingMode, Sequence[Span]]:
+        """Of each sampling mode every span that its requests may lie in.
+
+        Where only the winning cells are served, each may draft less than was measured, and so accept a larger share.
+        """
+        if not where_it_wins:
+            return {mode: (span,) for mode, span in self.acceptance.items()}
+        spans: dict[SamplingMode, list[Span]] = {}
+        for cell in self.cells:
+            if span := cell.acceptance or self.acceptance.get(cell.sampling):
+                spans.setdefault(cell.sampling, []).append(span)
+        return spans
 
 
 def changed_parts(was: Fingerprint, now: Fingerprint) -> list[str]:

@@ -43,12 +43,13 @@ def _with_evidence(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_reference(plan: dict[str, Any], evidence: MatrixEvidence) -> dict[str, Any]:
-    """`acceptance: {reference: evidence}` becomes the lowest middle of what was measured of the sampling modes."""
+    """`acceptance: {reference: evidence}` becomes the lowest middle of what is expected of the sampling modes."""
     guardrails = found if isinstance(found := plan.get("guardrails"), dict) else {}
     acceptance = guardrails.get("acceptance")
     if not isinstance(acceptance, dict) or acceptance.get("reference") != "evidence":
         return plan
-    middles = [(span.low + span.high) / 2 for span in evidence.acceptance.values()]
+    expected = evidence.expected_acceptance(where_it_wins=plan.get("speculate") == "where_it_wins")
+    middles = [span.middle for spans in expected.values() for span in spans]
     if not middles:
         raise ConfigError(f"guardrails.acceptance: {evidence.folder} measured no acceptance to refer to")
     return {**plan, "guardrails": {**guardrails, "acceptance": {**acceptance, "reference": min(middles)}}}

@@ -10,6 +10,7 @@ from itertools import chain
 
 import numpy as np
 
+from deploy.evidence.acceptance_spans import spans_by_length
 from deploy.evidence.bootstrap import MIN_ROUNDS, Floats, PairedEffect, quantile_ratio
 from deploy.evidence.buckets import bucket_name
 from deploy.evidence.cell_evidence import CellEvidence, Counts, Harm
@@ -82,6 +83,7 @@ def cell_result(cell: Cell, verdict: CellVerdict, config: MatrixConfig) -> CellR
         slices=tuple(_slices(cell, config)),
         rounds=tuple(_round_means(cell, config.judge.objective)),
         equal_answers=equal.share if equal.total else None,
+        acceptance_by_length=spans_by_length(cell.rounds),
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from canary.evidence import Span
 from deploy.evidence.figures import AcceptanceFigures
 from deploy.evidence.measured import ServerFigures
 from deploy.evidence.result import CellResult
@@ -28,6 +31,14 @@ def best_length(cell: CellResult) -> int | None:
 
     lengths = range(1, len(accepted.by_position) + 1)
     return max(lengths, key=lambda length: (tokens_per_second(length), -length))
+
+
+def acceptance_at(cells: Sequence[CellResult], length: int | None) -> Span | None:
+    """Where acceptance is to be expected in cells that draft at most `length` tokens; None where that is not known."""
+    if length is None or any(length > len(cell.acceptance_by_length) for cell in cells):
+        return None
+    spans = [cell.acceptance_by_length[length - 1] for cell in cells]
+    return Span(low=min(low for low, _ in spans), high=max(high for _, high in spans))
 
 
 def _round_seconds(

@@ -80,6 +80,8 @@ class CellResult:
     rounds: tuple[RoundMeans, ...]
     equal_answers: float | None
     """Share of the completed pairs whose texts are the same."""
+    acceptance_by_length: tuple[tuple[float, float], ...] = ()
+    """Where a further round's mean of accepted/drafted would lie with drafts of at most 1, 2, … tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from canary.evidence import Cell, MatrixEvidence, Span
 from deploy.evidence.config import MatrixConfig, parse_matrix
-from deploy.evidence.draft_lengths import best_length
+from deploy.evidence.draft_lengths import acceptance_at, best_length
 from deploy.evidence.profile import mode_of
 from deploy.evidence.recommendation import recommend
 from deploy.evidence.result import CONFIG_FILE, CellResult, read_result
@@ -74,7 +74,9 @@ def winning_cells(cells: Sequence[CellResult], config: MatrixConfig) -> Iterator
             here = [cell for cell in loaded if mode_of(config, cell.sampling) is mode]
             if here and all(cell.verdict.decision is Decision.KEEP for cell in here):
                 lengths = [length for cell in here if (length := best_length(cell)) is not None]
-                yield Cell(sampling=mode, above=below, up_to=load, draft_length=min(lengths, default=None))
+                length = min(lengths, default=None)
+                span = acceptance_at(here, length)
+                yield Cell(sampling=mode, above=below, up_to=load, draft_length=length, acceptance=span)
             below = load
 
 

@@ -87,6 +87,33 @@ def test_acceptance_outside_its_interval_makes_it_stale_once_there_are_enough_re
     assert (Reason.ACCEPTANCE in reasons(evidence, traffic)) is is_stale
 
 
+def won(above: int, *, draft_length: int, low: float, high: float) -> dict[str, object]:
+    """A cell as it lies in a plan."""
+    loads = {"sampling": "greedy", "above": above, "up_to": above + 4}
+    return loads | {"draft_length": draft_length, "acceptance": {"low": low, "high": high}}
+
+
+@pytest.mark.parametrize(
+    ("mean", "always", "where_it_wins"), [(0.41, False, True), (0.45, True, True), (0.7, True, False)]
+)
+def test_drafts_that_are_kept_short_where_it_wins_are_held_to_what_short_drafts_had(
+    mean: float, always: bool, where_it_wins: bool
+) -> None:
+    short = won(0, draft_length=1, low=0.66, high=0.74)
+    evidence = matrix_evidence(acceptance={"greedy": {"low": 0.38, "high": 0.44}}, cells=[short])
+    traffic = live(acceptance={SamplingMode.GREEDY: Accepted(mean, 500)})
+    assert bool(drifts(evidence, traffic)) is always
+    assert bool(drifts(evidence, traffic, where_it_wins=True)) is where_it_wins
+
+
+def test_cells_with_drafts_of_their_own_length_may_be_mixed_in_any_way() -> None:
+    cells = [won(0, draft_length=4, low=0.38, high=0.44), won(4, draft_length=1, low=0.66, high=0.75)]
+    evidence = matrix_evidence(cells=cells)
+    for mean, is_stale in ((0.4, False), (0.55, False), (0.37, True), (0.76, True)):
+        traffic = live(acceptance={SamplingMode.GREEDY: Accepted(mean, 500)})
+        assert bool(drifts(evidence, traffic, where_it_wins=True)) is is_stale
+
+
 @pytest.mark.parametrize(
     ("looks", "is_stale"),
     [([8] * 100, False), ([9] * 5 + [8] * 95, False), ([9] * 6 + [8] * 94, True), ([20] * 10, False)],
@@ -156,6 +183,15 @@ class TestTheWatch:
             self.view.router_reported(report, float(second))
             found = self.tick(float(second))
         assert found == []
+
+    def test_a_rollout_where_it_wins_is_held_to_the_cells_that_it_serves(self) -> None:
+        whole = {"greedy": {"low": 0.3, "high": 0.5}}
+        evidence = matrix_evidence(kinds=KINDS, acceptance=whole, cells=[won(0, draft_length=1, low=0.7, high=0.9)])
+        for speculate, expected in (("where_it_wins", []), ("always", [Reason.ACCEPTANCE])):
+            self.rollout = begin(RolloutStarted(0.0, "r", plan_on(evidence, speculate=speculate)))
+            self.tick(0.0)
+            self.serve(KINDS, acceptance=0.8)
+            assert self.tick(JUDGE_SECONDS) == expected
 
     def test_what_was_taken_back_is_watched_no_longer(self) -> None:
         self.tick(0.0)

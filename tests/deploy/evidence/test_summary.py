@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from canary.plan import read_plan
+from deploy.evidence.acceptance_spans import predicted
 from deploy.evidence.config import parse_matrix
 from deploy.evidence.draft_lengths import best_length
 from deploy.evidence.measure import write_report
 from deploy.evidence.measured import ServerFigures
 from deploy.evidence.predicted import Predictor
-from deploy.evidence.profile import predicted
 from deploy.evidence.result import CellResult, MatrixResult, read_result
 from deploy.evidence.summary import evidence_for, overall, renewal, winning_cells
 from deploy.evidence.verdicts import Decision
@@ -190,6 +190,29 @@ def test_a_folder_without_a_report_is_one_clear_error(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"plan.yaml: cannot read .*nowhere"):
         read_plan_file(written(folder, evidence="nowhere"))
     assert read_plan_file(written(folder, evidence=None))["evidence"] is None
+
+
+def test_where_it_wins_acceptance_is_expected_of_drafts_as_short_as_they_will_be(
+    tmp_path: Path, result: MatrixResult
+) -> None:
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    write_report(replace(result, cells=tuple(timed(cell, 0.080) for cell in result.cells)), folder)
+    limit = {"acceptance": {"max_decrease": "10%", "reference": "evidence"}}
+    always, partial = (
+        read_plan(read_plan_file(written(folder, guardrails=limit, speculate=rule)))
+        for rule in ("always", "where_it_wins")
+    )
+    assert always.matrix is not None
+    assert {cell.draft_length for cell in always.matrix.cells} == {1}
+    whole, won = always.matrix.acceptance[SamplingMode.GREEDY], [cell.acceptance for cell in always.matrix.cells]
+    # The simulated path accepts each token with 0.6 after the one before it: a mean of 0.33 over four.
+    assert whole.middle == pytest.approx(0.33, abs=0.05)
+    assert [span.middle for span in won if span is not None] == [pytest.approx(0.6, abs=0.06)] * 2
+    assert partial.guardrails.acceptance is not None
+    assert partial.guardrails.acceptance.reference == min(span.middle for span in won if span is not None)
+    assert always.guardrails.acceptance is not None
+    assert always.guardrails.acceptance.reference == pytest.approx(whole.middle, abs=0.05)
 
 
 def test_the_planner_predicts_every_cell_with_the_acceptance_measured_in_it(result: MatrixResult) -> None:
