@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
@@ -32,6 +33,16 @@ def restart_delay(failures: int) -> float:
     return float(min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 16)))
 
 
+def with_draft(parts: Mapping[str, str], draft_hardware: Mapping[str, str] | None) -> dict[str, str]:
+    """The fingerprint of a replica with the machine on which its draft worker runs, which may be another one.
+
+    Empty until the draft has told it: a part that is missing would pass for a change.
+    """
+    if draft_hardware is None:
+        return {}
+    return {**parts, **{f"draft.{part}": value for part, value in draft_hardware.items()}}
+
+
 class DraftPresence:
     """Does the target still see its draft? A draft that has not joined yet is loading, not lost."""
 
@@ -53,14 +64,19 @@ class DraftPresence:
 
 
 class DraftActor:
-    """The draft worker's process on Ray."""
+    """The draft worker's process on Ray. It imports torch late, to keep it out of the application builders."""
 
     async def pid(self) -> int:
         return os.getpid()
 
+    async def hardware(self) -> dict[str, str]:
+        """The machine it runs on, as a part of what is measured with it."""
+        from deploy.evidence.fingerprint import hardware
+
+        return hardware()
+
     async def run(self, settings: DraftSettings) -> None:
         """Draft until the connection to the target has ended for good."""
-        # Kept out of the application builders, as in `path_replica.py`.
         from replicas.draft_worker import DraftWorker
 
         worker = await DraftWorker.start(settings)
@@ -79,6 +95,8 @@ class DraftKeeper:
         self._actor: ActorHandle[DraftActor] | None = None
         self._presence = DraftPresence()
         self.pid: int | None = None
+        self.hardware: dict[str, str] | None = None
+        """Of the machine that the draft runs on, or last ran on; None before it has told it."""
 
     async def run(self) -> None:
         """Start the draft, and start it again whenever it ends."""
@@ -106,6 +124,7 @@ class DraftKeeper:
         self._actor = self._create()
         try:
             self.pid = await self._actor.pid.remote()
+            self.hardware = await self._actor.hardware.remote()
             await self._actor.run.remote(self._settings)
         except RayError as error:
             reason = getattr(error, "cause", None) or str(error).partition("\n")[0]

@@ -12,7 +12,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from deploy.draft_keeper import DraftKeeper
+from deploy.draft_keeper import DraftKeeper, with_draft
 from deploy.manifest import CONTROLLER_APP, CONTROLLER_DEPLOYMENT
 from deploy.serve_args import PathArgs
 from fleet.errors import ReplicaLost
@@ -43,8 +43,7 @@ class PathReplica:
                 host=args.token_host or ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
             )
         )
-        parts = await asyncio.to_thread(fingerprint_of, args, logger.info)
-        self._fingerprint = tuple(parts.items())
+        self._fingerprint = await asyncio.to_thread(fingerprint_of, args, logger.info)
         self._draft: DraftKeeper | None = None
         self._tasks = [asyncio.create_task(self._report(), name="report")]
         if self._worker.verify_address is not None and args.speculative is not None:
@@ -86,10 +85,12 @@ class PathReplica:
         """Tell the controller every second how this replica is; a controller that is away misses some news."""
         handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
         while True:
-            report = replace(self._worker.report(self._replica_id), fingerprint=self._fingerprint)
+            report, parts = self._worker.report(self._replica_id), self._fingerprint
             if self._draft is not None:
                 self._draft.observe(report.draft)
                 report = replace(report, draft_pid=self._draft.pid)
+                parts = with_draft(parts, self._draft.hardware)
+            report = replace(report, fingerprint=tuple(parts.items()))
             try:
                 async with asyncio.timeout(2 * REPORT_SECONDS):
                     await handle.replica_report.remote(report)

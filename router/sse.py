@@ -6,7 +6,7 @@ All but the text is rendered once per stream; the text of a step is the only thi
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.errors import FleetError
 from fleet.generation import TokenChunk
@@ -17,6 +17,8 @@ from router.ledger import Account
 if TYPE_CHECKING:
     from fleet.tokenizer import Tokenizer
 
+STREAM_VERSION: Final = 1
+"""Of what one event carries, which every latency depends on: raised where measurements of two would not compare."""
 DONE = b"data: [DONE]\n\n"
 _END = b"}\n\n"
 

@@ -17,10 +17,14 @@ import torch
 from deploy.serve_args import PathArgs
 from fleet.config import HEAD_METHODS, ModelConfig, SpeculativeConfig
 from replicas.model_store import Progress, resolve_head, resolve_model
+from router.sse import STREAM_VERSION
 
+PROTOCOL: Final = 1
+"""Of a matrix, what its blocks ask in which order and what of it counts: raised where two runs would not compare."""
 LIBRARIES: Final = ("torch", "ray", "tokenizers", "grpcio", "speculation-fleet")
 MODEL_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "config": ("config.json",),
+    "generation_config": ("generation_config.json",),
     "weights": ("*.safetensors",),
     "tokenizer": ("tokenizer*.json", "special_tokens_map.json", "*.model", "vocab*", "merges.txt"),
     "chat_template": ("chat_template*",),
@@ -48,6 +52,8 @@ def fingerprint_of(args: PathArgs, progress: Progress) -> Fingerprint:
         **settings_of("drill", args.drill.model_dump(mode="json", exclude_defaults=True) if args.drill else {}),
         **hardware(),
         **libraries(),
+        "router.stream": str(STREAM_VERSION),
+        "bench.protocol": str(PROTOCOL),
     }
 
 

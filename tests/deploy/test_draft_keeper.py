@@ -23,6 +23,15 @@ def test_pauses_between_restarts_double_up_to_half_a_minute(draft_keeper: Any) -
     assert draft_keeper.restart_delay(10**6) == 30
 
 
+def test_the_drafts_machine_is_a_part_of_what_was_measured_and_before_it_is_known_nothing_is(draft_keeper: Any) -> None:
+    parts = {"hardware.cpu": "of the target", "engine.max_num_seqs": "16"}
+    assert draft_keeper.with_draft(parts, None) == {}
+    assert draft_keeper.with_draft(parts, {"hardware.cpu": "of the draft"}) == {
+        **parts,
+        "draft.hardware.cpu": "of the draft",
+    }
+
+
 def test_a_draft_that_still_loads_is_not_gone(draft_keeper: Any) -> None:
     presence = draft_keeper.DraftPresence()
     assert not any(presence.is_gone("lost", now) for now in range(0, 600, 10))

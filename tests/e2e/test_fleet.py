@@ -49,6 +49,9 @@ def test_status_shows_every_path_ready_and_the_draft_healthy(fleet: Fleet) -> No
     assert paths["layers"]["replicas"][0]["draft_pid"] not in (None, paths["layers"]["replicas"][0]["pid"])
     assert paths["baseline"]["draft"] == "none"
     assert paths["useless"]["replicas"][0]["draft_pid"] is None
+    parts = paths["layers"]["fingerprint"]
+    assert parts["draft.hardware.cpu"] == parts["hardware.cpu"], "told by the draft, which runs on the same machine"
+    assert "draft.hardware.cpu" not in paths["baseline"]["fingerprint"]
 
 
 def test_a_killed_draft_changes_no_text_and_comes_back(fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from router.answers import Choice, CompletionLogprobs, Envelope, full_body, metr
 from router.intake import AnswerStyle, Api, Job
 from router.ledger import Account, Ledger
 from router.split import Assignment
-from router.sse import DONE, EventWriter, error_event
+from router.sse import DONE, STREAM_VERSION, EventWriter, error_event
 
 ENVELOPE = Envelope("id-1", 1_700_000_000, "tiny")
 
@@ -89,6 +90,20 @@ def test_text_completions_stream_their_own_shape(tokenizer: Tokenizer) -> None:
     assert [event["object"] for step in steps for event in step] == ["text_completion"] * 2
     assert [event["choices"][0]["text"] for step in steps for event in step] == ["a", "b"]
     assert steps[1][0]["choices"][0]["finish_reason"] == "length"
+
+
+EVENTS_BY_VERSION = {1: "cd2128637a931831"}
+
+
+def test_events_that_carry_something_else_need_another_version(tokenizer: Tokenizer) -> None:
+    """Where this fails because events were meant to change, raise `STREAM_VERSION` and note the new digest."""
+    steps = [chunk("He", 1), chunk("", 2), chunk("llo wo", 3), chunk("rld", 2, FinishReason.STOP, stop_reason="!")]
+    digest = blake2b(digest_size=8)
+    for api in Api:
+        writer = EventWriter(ENVELOPE, job(api), account_of(job(api)), tokenizer)
+        for step in steps:
+            digest.update(b"step" + writer.chunk(0, step))
+    assert EVENTS_BY_VERSION[STREAM_VERSION] == digest.hexdigest()
 
 
 def test_usage_comes_last_without_choices_and_only_if_asked_for(tokenizer: Tokenizer) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
 from canary.evidence import changed_parts
-from deploy.evidence.fingerprint import LIBRARIES, SAMPLE_BYTES, SAMPLES, digest_of, fingerprint_of
+from deploy.evidence.fingerprint import LIBRARIES, PROTOCOL, SAMPLE_BYTES, SAMPLES, digest_of, fingerprint_of
+from deploy.evidence.matrix import Inputs, lay_out, levels, schedule
 from deploy.serve_args import PathArgs
+from tests.deploy.evidence.bench import PROMPTS, config_of
 
 
 def model_folder(folder: Path, weights: bytes = b"weights") -> Path:
@@ -47,6 +50,41 @@ def test_every_setting_is_a_part_with_its_name_and_both_values(tmp_path: Path) -
         "model.dtype was bfloat16, is float32",
         "speculative.num_speculative_tokens was 4, is 7",
     ]
+
+
+def test_the_ends_of_answers_that_the_model_names_are_a_part(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    before = fingerprint(folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
+    (change,) = changed_parts(before, fingerprint(folder))
+    assert change.startswith("model.generation_config was none, is ")
+
+
+def test_the_versions_of_the_stream_and_of_the_benchmark_are_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = model_folder(tmp_path / "model")
+    before = fingerprint(folder)
+    monkeypatch.setattr("deploy.evidence.fingerprint.STREAM_VERSION", 12)
+    monkeypatch.setattr("deploy.evidence.fingerprint.PROTOCOL", 34)
+    assert [change.partition(" ")[0] for change in changed_parts(before, fingerprint(folder))] == [
+        "bench.protocol",
+        "router.stream",
+    ]
+
+
+ASKED_BY_PROTOCOL = {1: "deef6bc6d2b4c7a1"}
+
+
+def test_blocks_that_ask_something_else_need_another_protocol() -> None:
+    """Where this fails because a block was meant to change, raise `PROTOCOL` and note the new digest."""
+    config = config_of(rounds=2, requests=5, load={"concurrency": [1, 3], "rate": [4.0]})
+    digest = blake2b(digest_size=8)
+    for block in schedule(config, levels(config)):
+        plan = lay_out(config, Inputs(PROMPTS), block)
+        asked = [question.body("m") for question in plan.questions]
+        digest.update(repr((block.arm.name, asked, plan.warm_up, plan.measured, plan.most_open)).encode())
+    assert ASKED_BY_PROTOCOL[PROTOCOL] == digest.hexdigest()
 
 
 def test_a_proposers_files_count_by_their_content(tmp_path: Path) -> None:
