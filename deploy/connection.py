@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 import typer
+from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
 from canary.status import FleetStatus
 from deploy.admin_client import AdminClient
 from deploy.fleet_state import read_state
 from fleet.config import resolve_secret, state_folder
 
+SETTLE_SECONDS = 60
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 Url = Annotated[str | None, typer.Option("--url", envvar="FLEET_URL", help="The fleet; default: the local one.")]
@@ -31,6 +35,28 @@ def address(url: str | None, token: str | None) -> tuple[str, str | None]:
     if token is None and state is not None and state.url == target:
         token = resolve_secret(state.admin_token)
     return target, token
+
+
+def settled_status(
+    fleet: AdminClient, paths: Collection[str], sleep: Callable[[float], None] = time.sleep
+) -> FleetStatus:
+    """The fleet's status once all that runs of these paths has told what it is, or as it is after a minute.
+
+    A replica says nothing before its draft worker has said where it runs, which is some seconds after it answers.
+    """
+    asking = Retrying(
+        retry=retry_if_result(lambda status: not _has_told(status, paths)),
+        stop=stop_after_attempt(SETTLE_SECONDS),
+        wait=wait_fixed(1),
+        sleep=sleep,
+        retry_error_callback=lambda state: fleet.status(),
+    )
+    return asking(fleet.status)
+
+
+def _has_told(status: FleetStatus, paths: Collection[str]) -> bool:
+    mine = [path for path in status["paths"] if path["path"] in paths]
+    return all(path.get("fingerprint") or not path.get("replicas_ready") for path in mine)
 
 
 def fingerprints_in(status: FleetStatus) -> dict[str, dict[str, str]]:

@@ -18,7 +18,7 @@ from rich.progress import Progress as Bar
 
 from deploy.admin_client import AdminClient
 from deploy.bench.asking import open_http
-from deploy.connection import connect, fingerprints_in
+from deploy.connection import connect, fingerprints_in, settled_status
 from deploy.evidence.assess import assess
 from deploy.evidence.block_driver import BlockDriver
 from deploy.evidence.config import MatrixConfig
@@ -97,10 +97,11 @@ def _header(config: MatrixConfig, inputs: Inputs, model: str, fingerprints: dict
 
 def _fingerprints(config: MatrixConfig, token: str | None) -> dict[str, dict[str, str]]:
     """What the fleet says of the paths that are measured; nothing where it is none of ours, or the token is missing."""
-    measured = {arm.path for arm in arms(config)}
+    measured = {arm.path for arm in arms(config) if arm.path is not None}
     try:
         with connect(config.url, token) as fleet:
-            return {path: parts for path, parts in fingerprints_in(fleet.status()).items() if path in measured}
+            found = fingerprints_in(settled_status(fleet, measured))
+            return {path: parts for path, parts in found.items() if path in measured}
     except FleetError as error:
         Console(stderr=True).print(f"no rollout can rest on this, for the fleet is unknown: {error}", soft_wrap=True)
         return {}
