@@ -83,11 +83,12 @@ def write_report(result: MatrixResult, folder: Path) -> None:
 def load_inputs(config: MatrixConfig) -> Inputs:
     """Prompts and trace. Raises `ConfigError` naming what is wrong with a file."""
     workload = config.workload
+    secret = None if workload.key is None else resolve_secret(workload.key)
     if workload.lengths is not None:
-        samples = filler_samples(load_trace(workload.lengths), workload.max_prompt_tokens)
+        samples = filler_samples(load_trace(workload.lengths, secret), workload.max_prompt_tokens)
     else:
-        samples = load_samples(workload.prompts, None if workload.key is None else resolve_secret(workload.key))
-    return Inputs(samples, load_trace(config.load.trace) if config.load.trace is not None else None)
+        samples = load_samples(workload.prompts, secret)
+    return Inputs(samples, load_trace(config.load.trace, secret) if config.load.trace is not None else None)
 
 
 def _header(config: MatrixConfig, inputs: Inputs, model: str, fingerprints: dict[str, dict[str, str]]) -> Header:

@@ -1,4 +1,4 @@
-"""When did requests come and how long were they? Azure, BurstGPT and Mooncake traces, all read into one form."""
+"""When did requests come and how long were they? Azure, BurstGPT and Mooncake traces and captures, in one form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deploy.evidence.capture.sealed import opened
 from fleet.errors import ConfigError
 
 
@@ -34,21 +35,23 @@ class Trace:
         return tuple(row.at_seconds for row in self.rows)
 
 
-def load_trace(path: Path) -> Trace:
+def load_trace(path: Path, key: str | None = None) -> Trace:
     """The requests of a trace file, by the names of its columns or keys:
 
     - Azure: CSV with `TIMESTAMP` (a date and time), `ContextTokens`, `GeneratedTokens`;
     - BurstGPT: CSV with `Timestamp` (s), `Request tokens`, `Response tokens`;
-    - Mooncake: JSON lines with `timestamp` (ms), `input_length`, `output_length`.
+    - Mooncake: JSON lines with `timestamp` (ms), `input_length`, `output_length`;
+    - `fleet bench capture`: JSON lines with `arrived_seconds`, `prompt_tokens`, `output_tokens`, opened with `key`.
 
     A request without a response (BurstGPT's failures) is left out.
-    Raises `ConfigError` where the file is none of these, has an unusable line, or less than two requests.
+    Raises `ConfigError` where the file is none of these, has an unusable line, or less than two requests; and of a
+    capture that left requests out, as what is left comes neither as often nor as unevenly as all of them did.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = opened(path, path.read_bytes(), key).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    rows = sorted(_mooncake(path, text) if text.lstrip().startswith("{") else _table(path, text))
+    rows = sorted(_json_lines(path, text) if text.lstrip().startswith("{") else _table(path, text))
     if len(rows) < 2:
         raise ConfigError(f"{path} holds less than two requests")
     start = rows[0][0]
@@ -84,13 +87,21 @@ def _table(path: Path, text: str) -> Iterator[_Row]:
     raise ConfigError(f"{path} is no Azure, BurstGPT or Mooncake trace: its first line names none of their columns")
 
 
-def _mooncake(path: Path, text: str) -> Iterator[_Row]:
-    def read(line: str) -> _Row:
-        value: dict[str, Any] = json.loads(line)
-        return float(value["timestamp"]) / 1000, int(value["input_length"]), int(value["output_length"])
-
+def _json_lines(path: Path, text: str) -> Iterator[_Row]:
     lines = ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
-    yield from _rows(path, lines, read)
+    return _rows(path, lines, _of_json)
+
+
+def _of_json(line: str) -> _Row:
+    value: dict[str, Any] = json.loads(line)
+    if "arrived_seconds" not in value:
+        return float(value["timestamp"]) / 1000, int(value["input_length"]), int(value["output_length"])
+    if (weight := float(value.get("weight", 1.0))) != 1.0:
+        raise ValueError(
+            f"it stands for {weight:.3g} requests, so not all of its kind were kept and their arrivals are not those "
+            "of the traffic; capture again with a larger --per-bucket"
+        )
+    return float(value["arrived_seconds"]), int(value["prompt_tokens"]), int(value["output_tokens"])
 
 
 def _rows(path: Path, lines: Iterable[tuple[int, _Line]], read: Callable[[_Line], _Row]) -> Iterator[_Row]:

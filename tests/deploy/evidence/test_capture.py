@@ -16,6 +16,7 @@ from deploy.evidence.capture.reservoir import CapturedRequest, Reservoirs
 from deploy.evidence.capture.scrub import scrub, scrub_text
 from deploy.evidence.capture.sealed import write_slice
 from deploy.evidence.samples import load_samples
+from deploy.evidence.traces import load_trace
 from fleet.errors import ConfigError
 from tests.fakes import ManualClock
 
@@ -116,11 +117,30 @@ def test_a_slice_is_read_again_by_the_matrix_and_by_its_owner_alone(tmp_path: Pa
     assert [(item.weight, item.is_greedy) for item in samples.items] == [(2.5, False), (1.0, True)]
 
 
+@pytest.mark.parametrize("key", [None, KEY])
+def test_a_slice_that_holds_all_that_came_lends_its_arrivals(tmp_path: Path, key: str | None) -> None:
+    path = tmp_path / "slice.jsonl"
+    came = [replace(captured(number), arrived_seconds=at) for number, at in enumerate((7.5, 2.0, 3.25))]
+    write_slice(path, came, key)
+    trace = load_trace(path, key)
+    assert trace.arrivals == (0.0, 1.25, 5.5)
+    assert [(row.prompt_tokens, row.output_tokens) for row in trace.rows] == [(5, 7)] * 3
+
+
+def test_a_slice_of_which_some_were_left_out_lends_no_arrivals(tmp_path: Path) -> None:
+    path = tmp_path / "slice.jsonl"
+    write_slice(path, [captured(1), replace(captured(2), weight=2.5)], None)
+    with pytest.raises(ConfigError, match=r":2: .*stands for 2.5 requests.*larger --per-bucket"):
+        load_trace(path)
+
+
 def test_an_encrypted_slice_needs_its_key_and_has_to_be_whole(tmp_path: Path) -> None:
     path = tmp_path / "slice.jsonl"
     write_slice(path, [captured(1)], KEY)
     with pytest.raises(ConfigError, match="is encrypted"):
         load_samples(path)
+    with pytest.raises(ConfigError, match="is encrypted"):
+        load_trace(path)
     with pytest.raises(ConfigError, match="does not open"):
         load_samples(path, "another key of some length")
     path.write_bytes(path.read_bytes()[:-4] + b"AAAA")
