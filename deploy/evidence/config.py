@@ -61,7 +61,7 @@ class LoadConfig(Section):
     max_concurrency: int = Field(64, ge=1, le=100_000, description="Where the search for the peak ends.")
     rate: tuple[Annotated[float, Field(gt=0)], ...] = Field((), description="Requests begun per second.")
     burstiness: float = Field(1.0, gt=0, le=100, description="Gamma shape of the gaps: 1 is Poisson, less is burstier.")
-    trace: Path | None = Field(None, description="Azure, BurstGPT or Mooncake file whose arrivals are replayed.")
+    trace: Path | None = Field(None, description="Its arrivals are replayed: Azure, BurstGPT, Mooncake or a capture.")
     time_scale: float = Field(1.0, gt=0, description="Gaps of the trace are multiplied by this; 0.5 is twice as fast.")
     max_open: int | None = Field(None, ge=1, description="Open loop: a request waits while so many are open.")
 
