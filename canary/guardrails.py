@@ -135,7 +135,7 @@ def judge(evidence: Evidence, plan: Plan, stage: Stage) -> tuple[Verdict, ...]:
 
 def budget_of(plan: Plan) -> Budget:
     """What each statistical guardrail may spend."""
-    return Budget(plan.alpha_each, plan.alpha, plan.planned_windows)
+    return Budget(plan.alpha_each, plan.alpha, plan.watch_share)
 
 
 def _hard(evidence: Evidence, kind: HardTripKind) -> Verdict:
@@ -164,7 +164,7 @@ def _rails(plan: Plan) -> Iterator[Rail]:
         limit = getattr(limits, name)
         match limit:
             case AcceptanceDrop():
-                yield AcceptanceRail.start(limit)
+                yield AcceptanceRail.start(limit, plan.alpha_each)
             case GapSlo():
                 yield SloRail.start(limit.max, share)
             case PeakThroughput():

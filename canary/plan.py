@@ -59,7 +59,9 @@ class Plan(PlanSection):
     steps: tuple[Step, ...] = Field(min_length=1, max_length=50)
     holdback: float = Field(0.0, ge=0, le=50, description="Percent that stays on stable after promotion.")
     window: Duration = Field(30.0, ge=1, le=3600)
-    alpha: float = Field(0.05, gt=0, le=0.2, description="Chance of any false rollback in the whole rollout.")
+    alpha: float = Field(
+        0.05, gt=0, le=0.2, description="Chance that a canary that keeps its limits is ever taken back."
+    )
     guardrails: Guardrails = Guardrails()
     on_no_data: OnNoData = OnNoData()
     min_requests: int = Field(50, ge=1, description="Canary requests that each step must have seen end.")
@@ -125,13 +127,14 @@ class Plan(PlanSection):
 
     @property
     def capital_each(self) -> float:
-        """Of a guardrail's betting capital, what each comparing step stakes anew."""
+        """Of the part of a guardrail's betting capital that is for the steps, what each comparing one stakes anew."""
         return 1.0 / max(1, len(self.comparing_steps))
 
     @property
-    def planned_windows(self) -> float:
-        """Windows in all bakes together."""
-        return max(1.0, sum(step.bake for step in self.steps) / self.window)
+    def watch_share(self) -> float:
+        """Part of a guardrail's betting capital for the time after promotion: as much as for a comparing step."""
+        is_watched = self.holdback > 0 or self.is_partial
+        return 1.0 / (len(self.comparing_steps) + 1) if is_watched else 0.0
 
 
 @dataclass(frozen=True, slots=True)

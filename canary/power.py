@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
+from canary.guardrails import budget_of
+from canary.judging.accusation import Accusation
 from canary.plan import Plan
 from canary.stats.betting import BETS, log_factors
-from canary.stats.eprocess import EProcess
 
 
 def fewest_windows(plan: Plan) -> int:
     """Judged windows in which a guardrail that compares windows trips at the earliest: all of them as bad as can be."""
-    process, count = EProcess.start(len(BETS), plan.capital_each), 0
-    while process.log_e < -math.log(plan.alpha_each):
-        process, count = process.update(log_factors(1.0)), count + 1
-    return count
+    accusation, budget = Accusation.start(len(BETS), plan.capital_each), budget_of(plan)
+    while not accusation.proof(budget).is_reached:
+        accusation = accusation.settle(log_factors(1.0), is_promoted=plan.watch_share == 1.0)
+    return accusation.bets
 
 
 def judged_windows(plan: Plan) -> int:

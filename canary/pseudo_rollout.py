@@ -24,20 +24,33 @@ class Trip:
     """Since it began, the last one included."""
 
 
-def walk(plan: Plan, window_at: WindowAt) -> Trip | None:
-    """Observe the windows of all bakes; the first guardrail whose evidence suffices, or None at the end.
+def walk(plan: Plan, window_at: WindowAt, *, watched: int = 0) -> Trip | None:
+    """Observe the windows of all bakes, and so many after promotion; the first guardrail whose evidence suffices.
 
-    The same evidence and thresholds as in a live rollout. Whether a step would have been passed is not
-    asked, so that every rollout gets all its chances to be taken back.
+    None at the end. The same evidence and thresholds as in a live rollout. Whether a step would have been
+    passed is not asked, so that every rollout gets all its chances to be taken back.
     """
-    evidence, budget, number = Evidence.start(plan), budget_of(plan), 0
-    stage = Stage(plan.min_windows, plan.min_requests, plan.window, None)
+    evidence, number = Evidence.start(plan), 0
     for index, step in enumerate(plan.steps):
         evidence = (evidence.next_step(plan) if index else evidence).reweighted(plan)
         for _ in range(round(step.bake / plan.window)):
-            evidence = observe(evidence, plan, window_at(number, step.weight), is_promoted=False)
-            number += 1
-            for rail in evidence.rails:
-                if not isinstance(rail, SplitRail) and rail.proof(stage, budget).is_reached:
-                    return Trip(rail.guardrail, number)
+            window = window_at(number, min(step.weight, 100.0 - plan.holdback))
+            evidence, number = observe(evidence, plan, window, is_promoted=False), number + 1
+            if tripped := _tripped(evidence, plan):
+                return Trip(tripped, number)
+    evidence = evidence.next_step(plan).reweighted(plan)
+    for _ in range(watched):
+        window = window_at(number, 100.0 - plan.holdback)
+        evidence, number = observe(evidence, plan, window, is_promoted=True), number + 1
+        if tripped := _tripped(evidence, plan):
+            return Trip(tripped, number)
     return None
+
+
+def _tripped(evidence: Evidence, plan: Plan) -> str | None:
+    """The first guardrail that would take the canary back."""
+    stage, budget = Stage(plan.min_windows, plan.min_requests, plan.window, None), budget_of(plan)
+    failing = (
+        rail for rail in evidence.rails if not isinstance(rail, SplitRail) and rail.proof(stage, budget).is_reached
+    )
+    return next((rail.guardrail for rail in failing), None)

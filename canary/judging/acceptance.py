@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from canary.judging.accusation import Budget, Moment
+from canary.judging.reference import Reference, shares
 from canary.limits import AcceptanceDrop
 from canary.stats.bounded_mean import STAKES, log_factors
-from canary.stats.detector import EDetector
+from canary.stats.detector import EDetector, staked, unstaked
 from canary.stats.eprocess import log_weighted_mean_exp
 from canary.stats.intervals import mean_interval
 from canary.verdict import Level, Need, Proof, Reading, Stage, Verdict
 from canary.windows import Window
-from fleet.histogram import LogHistogram, value_of
+from fleet.histogram import LogHistogram
 from fleet.traffic import PathTally
 
-CALIBRATION_REQUESTS = 50
 ALL = "all"
 """The one stratum where none are told apart."""
 _HIGHEST_FLOOR = 0.99
@@ -43,16 +43,13 @@ class Sum:
 class Stratum:
     """One kind of request."""
 
-    reference: float | None
-    """None until it is calibrated."""
+    reference: Reference
     detector: EDetector
-    calibration: Sum = Sum()
     seen: Sum = Sum()
-    """Of the requests that were judged."""
 
-    def floor(self, max_decrease: float) -> float | None:
-        """Below which acceptance must not fall; None while it is not known, 0 where nothing was ever accepted."""
-        return None if self.reference is None else min(self.reference * (1.0 - max_decrease), _HIGHEST_FLOOR)
+    def floor(self, max_decrease: float) -> float:
+        """Below which acceptance must not fall; 0 while nothing is known, and where nothing was ever accepted."""
+        return min(self.reference.value * (1.0 - max_decrease), _HIGHEST_FLOOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +64,29 @@ class AcceptanceRail:
     reference: float | None
     """None where every stratum learns its own."""
     kinds: tuple[Literal["sampling", "prompt"], ...]
+    alpha: float
+    """Of a false trip, ever: half of it for references that are learned too high, where they are learned."""
     overall: EDetector
     strata: Mapping[str, Stratum]
+    rounds: int = 0
+    """Windows that were judged in this attempt."""
     requests: int = 0
     """Canary requests with drafted tokens that ended in this step."""
     guardrail: Literal["acceptance"] = "acceptance"
     kind: Literal["acceptance"] = "acceptance"
 
     @classmethod
-    def start(cls, limit: AcceptanceDrop) -> AcceptanceRail:
+    def start(cls, limit: AcceptanceDrop, alpha: float) -> AcceptanceRail:
         reference = None if limit.reference == "calibrate" else limit.reference
         kinds = limit.strata if reference is None else ()
-        return cls(limit.max_decrease, reference, kinds, EDetector.start(len(STAKES)), {})
+        return cls(limit.max_decrease, reference, kinds, alpha, EDetector.start(len(STAKES)), {})
 
     def next_step(self, _: float) -> AcceptanceRail:
-        """A detector has no capital to stake."""
+        """A detector stakes by itself, window by window."""
         return replace(self, requests=0)
 
     def observe(self, window: Window, _: Moment) -> AcceptanceRail:
-        """Feed the requests that ended in the window.
+        """Feed the requests that ended in the window, against floors from the windows before.
 
         The window is one observation of each detector: the product over its requests does not depend on
         their order, which the histograms have lost.
@@ -93,46 +94,54 @@ class AcceptanceRail:
         batches = _batches(window.canary, self.kinds)
         if not batches:
             return self
-        strata, factors = dict(self.strata), []
+        strata, factors, stake = dict(self.strata), [], staked(self.rounds + 1)
         for name, histogram in batches.items():
-            before = strata.get(name) or Stratum(self.reference, EDetector.start(len(STAKES)))
-            strata[name], of_stratum = _fed(before, histogram, self.max_decrease)
+            before = strata.get(name) or self._newcomer(len(strata) + 1)
+            strata[name], of_stratum = _fed(before, histogram, self.max_decrease, stake)
             factors += [of_stratum] if of_stratum else []
         together = [sum(parts) for parts in zip(*factors, strict=True)]
         return replace(
             self,
             strata=strata,
-            overall=self.overall.update(together) if together else self.overall,
+            overall=self.overall.update(together, stake) if together else self.overall,
+            rounds=self.rounds + bool(together),
             requests=self.requests + sum(histogram.total for histogram in batches.values()),
         )
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
-        """Half of the weight on all requests together, half on the strata: the mean of detectors is one.
+    def _newcomer(self, number: int) -> Stratum:
+        """The stratum that came as the `number`-th; all that ever come spend half of alpha on their references."""
+        alpha = self.alpha / 2.0 / (number * (number + 1))
+        known = Reference(alpha=alpha) if self.reference is None else Reference.given(self.reference)
+        return Stratum(known, EDetector.start(len(STAKES)))
 
-        A stratum that comes later starts from nothing and takes its weight from the others, so the mean never
-        gains by it.
+    def proof(self, _: Stage, budget: Budget) -> Proof:
+        """P(ever reached by a canary that keeps its acceptance) ≤ alpha, however long it waits or is watched.
+
+        Half of the weight on all requests together, half on the strata. All detectors stake by one clock, so a
+        round adds at most `staked`; a stratum that comes later begins with nothing and takes its weight from the
+        others, so the mean never gains by it; hence it is, with what is not staked yet, a supermartingale. Where
+        references are learned, half of alpha was spent on one that is too high (union bound).
         """
-        detectors = [stratum.detector.log_e for stratum in self.strata.values() if stratum.seen.count]
+        detectors = [stratum.detector.log_r_mean for stratum in self.strata.values() if stratum.seen.count]
         weights = [0.5] + [0.5 / len(detectors)] * len(detectors) if len(detectors) > 1 else [1.0]
-        values = [self.overall.log_e, *detectors][: len(weights)]
-        return Proof(log_weighted_mean_exp(values, weights), math.log(budget.horizon / budget.alpha))
+        values = [self.overall.log_r_mean, *detectors][: len(weights)]
+        log_e = log_weighted_mean_exp([*values, math.log(unstaked(self.rounds))], [*weights, 1.0])
+        return Proof(log_e, -math.log(budget.alpha if self.reference is not None else budget.alpha / 2.0))
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
-        """FAIL when the detectors alarm (chance `alpha` over `horizon` windows at the floor, far less above it),
-        INSUFFICIENT while calibrating or while too few requests had a draft."""
-        proof = self.proof(stage, budget)
+        """FAIL when the evidence suffices, INSUFFICIENT while no reference is settled or few requests had a draft."""
+        proof, seen = self.proof(stage, budget), self._seen
         level, reason, need = self._level(stage, proof)
-        of = self._seen if self._seen.count else self._calibration
         return Verdict(
             self.guardrail,
             level,
             reason,
             "ratio",
-            of.mean,
-            mean_interval(of.total, of.count, 0.05),
+            seen.mean,
+            mean_interval(seen.total, seen.count, 0.05),
             self._floor,
             proof,
-            of.count,
+            seen.count,
             need,
             readings=tuple(self._reading(name) for name in sorted(self.strata)),
         )
@@ -142,51 +151,47 @@ class AcceptanceRail:
         return sum((stratum.seen for stratum in self.strata.values()), Sum())
 
     @property
-    def _calibration(self) -> Sum:
-        return sum((stratum.calibration for stratum in self.strata.values()), Sum())
-
-    @property
     def _floor(self) -> float | None:
-        """Of the requests judged so far, in their own mix; None while nothing is known."""
-        known = [(s.floor(self.max_decrease), s.seen.count) for s in self.strata.values()]
-        floors = [(floor, count) for floor, count in known if floor is not None]
+        """Of the requests seen so far, in their own mix; None while none is known."""
+        floors = [(stratum.floor(self.max_decrease), stratum.seen.count) for stratum in self.strata.values()]
         if not floors:
             return None if self.reference is None else min(self.reference * (1.0 - self.max_decrease), _HIGHEST_FLOOR)
-        weight = sum(count for _, count in floors)
-        return sum(floor * count for floor, count in floors) / weight if weight else floors[0][0]
+        return sum(floor * count for floor, count in floors) / sum(count for _, count in floors)
 
     def _reading(self, name: str) -> Reading:
         stratum = self.strata[name]
-        of = stratum.seen if stratum.seen.count else stratum.calibration
-        return Reading(name, of.mean, "ratio", of.count, stratum.floor(self.max_decrease))
+        return Reading(name, stratum.seen.mean, "ratio", stratum.seen.count, stratum.floor(self.max_decrease))
 
     def _level(self, stage: Stage, proof: Proof) -> tuple[Level, str, Need]:
-        floor, seen, calibration = self._floor, self._seen, self._calibration
-        if floor is None:
-            missing = CALIBRATION_REQUESTS - max((s.calibration.count for s in self.strata.values()), default=0)
-            seconds = None if stage.request_seconds is None else missing * stage.request_seconds
-            reason = f"calibrating: {calibration.count} requests with a draft, {CALIBRATION_REQUESTS} of a kind needed"
-            return Level.INSUFFICIENT, reason, Need(missing, seconds)
-        if floor <= 0:
-            return Level.INSUFFICIENT, "calibrated at 0: no drafted token was accepted, so there is no floor", Need()
+        seen, floor = self._seen, self._floor or 0.0
         shown = "no request judged yet" if seen.mean is None else f"{seen.mean:.3f} over {seen.count} requests"
         if proof.is_reached:
-            return (
-                Level.FAIL,
-                f"acceptance fell below {floor:.3f}: {shown} since the attempt began{self._lowest()}",
-                Need(),
-            )
+            told = f"acceptance fell below {floor:.3f}: {shown} since the attempt began{self._lowest()}"
+            return Level.FAIL, told, Need()
+        settled = [stratum for stratum in self.strata.values() if stratum.reference.is_settled]
+        if self.reference is None and not settled:
+            return self._learning(stage)
+        if floor <= 0 and settled:
+            return Level.INSUFFICIENT, "calibrated at 0: no drafted token was accepted, so there is no floor", Need()
         need = stage.need(windows=stage.windows_needed, requests=self.requests)
         if need.samples:
             reason = f"{self.requests} of {stage.requests_needed} requests with a draft; {shown}"
             return Level.INSUFFICIENT, reason, need
         return Level.PASS, f"{shown}, floor {floor:.3f}", need
 
+    def _learning(self, stage: Stage) -> tuple[Level, str, Need]:
+        """The kind of which least is missing decides how long it takes."""
+        references = [stratum.reference for stratum in self.strata.values()] or [Reference()]
+        missing = min(reference.missing(self.max_decrease) for reference in references)
+        seconds = None if stage.request_seconds is None else missing * stage.request_seconds
+        reason = f"calibrating: {self._seen.count} requests with a draft, about {missing} more of a kind needed"
+        return Level.INSUFFICIENT, reason, Need(missing, seconds)
+
     def _lowest(self) -> str:
         """The stratum with most evidence, where several are told apart."""
         if len(self.strata) < 2:
             return ""
-        name = max(self.strata, key=lambda name: self.strata[name].detector.log_e)
+        name = max(self.strata, key=lambda name: self.strata[name].detector.log_r_mean)
         stratum = self.strata[name]
         return f"; most in {name}: {stratum.seen.mean:.3f}" if stratum.seen.mean is not None else ""
 
@@ -203,23 +208,13 @@ def _batches(tally: PathTally, kinds: tuple[str, ...]) -> Mapping[str, LogHistog
     return found
 
 
-def _fed(stratum: Stratum, histogram: LogHistogram, max_decrease: float) -> tuple[Stratum, tuple[float, ...] | None]:
-    """The stratum after a window, and the factors of its bets if it was judged."""
+def _fed(
+    stratum: Stratum, histogram: LogHistogram, max_decrease: float, stake: float
+) -> tuple[Stratum, tuple[float, ...] | None]:
+    """The stratum after a window, and the factors of its bets if it had a floor before."""
     batch, floor = Sum(histogram.sum - histogram.total, histogram.total), stratum.floor(max_decrease)
-    if floor is None:
-        calibration = stratum.calibration + batch
-        reference = calibration.mean if calibration.count >= CALIBRATION_REQUESTS else None
-        return replace(stratum, calibration=calibration, reference=reference), None
-    judged = replace(stratum, seen=stratum.seen + batch)
+    after = replace(stratum, seen=stratum.seen + batch, reference=stratum.reference.learn(histogram, max_decrease))
     if floor <= 0:
-        return judged, None
-    factors = log_factors(_values(histogram), floor)
-    return replace(judged, detector=stratum.detector.update(factors)), factors
-
-
-def _values(histogram: LogHistogram) -> Iterable[tuple[float, int]]:
-    """Acceptance of each request to within its bucket, shifted so that the mean is exact."""
-    rough = sum(value_of(bucket) * count for bucket, count in histogram.counts.items())
-    shift = (histogram.sum - rough) / histogram.total
-    for bucket, count in histogram.counts.items():
-        yield min(max(value_of(bucket) + shift - 1.0, 0.0), 1.0), count
+        return after, None
+    factors = log_factors(shares(histogram), floor)
+    return replace(after, detector=stratum.detector.update(factors, stake)), factors

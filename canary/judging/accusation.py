@@ -1,4 +1,4 @@
-"""How far does the evidence against the canary go? One e-process for the steps, one e-detector from promotion on."""
+"""How far does the evidence against the canary go, through the steps and for as long as it is watched afterwards?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from canary.stats.detector import EDetector
-from canary.stats.eprocess import EProcess
+from canary.stats.detector import EDetector, staked, unstaked
+from canary.stats.eprocess import EProcess, log_weighted_mean_exp
 from canary.verdict import Proof, Stage
 
 
@@ -16,11 +16,11 @@ class Budget:
     """What chances of error a guardrail may spend."""
 
     alpha: float
-    """Of a false trip of this guardrail: in the whole rollout, and after promotion in as long a time again."""
+    """That this guardrail ever trips on a canary that keeps its limit, however long it waits or is watched."""
     alpha_total: float
-    """Of a false trip of any guardrail; also of a false proof that the canary is no worse."""
-    horizon: float
-    """Windows in the whole plan."""
+    """The same of any guardrail; also of a false proof that the canary is no worse."""
+    watch: float = 0.0
+    """Share of the betting capital that is kept for the time after promotion, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,21 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """State of one guardrail's evidence."""
+    """State of one guardrail's evidence: an e-process for the steps, and an e-detector from promotion on.
+
+    A watch has no end, and what goes wrong in it may begin at any time; a step is short and begins afresh.
+    """
 
     process: EProcess
     late: EDetector
     bets: int = 0
-    """Settled in this attempt and since promotion."""
+    """Settled in this attempt."""
+    watched: int = 0
+    """Those of them settled since promotion."""
 
     @classmethod
     def start(cls, alternatives: int, share: float) -> Accusation:
-        """`share` of the capital is staked in the first step."""
+        """`share` of the steps' capital is staked in the first step."""
         return cls(EProcess.start(alternatives, share), EDetector.start(alternatives))
 
     def next_step(self, share: float) -> Accusation:
@@ -52,21 +57,28 @@ class Accusation:
 
     def settle(self, log_factors: Sequence[float], *, is_promoted: bool) -> Accusation:
         """One window's bets."""
-        if is_promoted:
-            return replace(self, late=self.late.update(log_factors), bets=self.bets + 1)
-        return replace(self, process=self.process.update(log_factors), bets=self.bets + 1)
+        bets = self.bets + 1
+        if not is_promoted:
+            return replace(self, process=self.process.update(log_factors), bets=bets)
+        number = self.watched + 1
+        return replace(self, late=self.late.update(log_factors, staked(number)), bets=bets, watched=number)
 
-    def proof(self, budget: Budget, *, is_promoted: bool) -> Proof:
-        """Before promotion P(ever reached by a canary within its limit) ≤ alpha; afterwards an alarm whose
-        chance within `horizon` windows is alpha."""
-        if is_promoted:
-            return Proof(self.late.log_e, math.log(budget.horizon / budget.alpha))
-        return Proof(self.process.log_e, -math.log(budget.alpha))
+    def proof(self, budget: Budget) -> Proof:
+        """P(ever reached by a canary within its limit) ≤ alpha, in the steps and after promotion together.
+
+        The mean, weighted by capital, of two e-processes is one (Vovk & Wang, arXiv 1912.06116), so Ville's
+        inequality holds for it without a horizon. The steps' part keeps the value that it has at promotion.
+        """
+        if not budget.watch:
+            return Proof(self.process.log_e, -math.log(budget.alpha))
+        values = [self.process.log_e, self.late.log_r_mean, math.log(unstaked(self.watched))]
+        weights = [1.0 - budget.watch, budget.watch, budget.watch]
+        return Proof(log_weighted_mean_exp(values, weights), -math.log(budget.alpha))
 
     def seconds_to_trip(self, proof: Proof, stage: Stage) -> float | None:
         """When the evidence will suffice at its mean growth so far; None where it does not grow.
 
-        A detector grows by itself, so nothing is foretold after promotion.
+        A detector does not grow evenly, so nothing is foretold after promotion.
         """
         if proof.is_reached or proof.log_e < _NOTEWORTHY or stage.is_promoted:
             return None

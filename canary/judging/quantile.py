@@ -126,8 +126,8 @@ class QuantileRail:
             return bucket_of(value_of(threshold) * (1.0 + RELATIVE_ACCURACY) + self.limit)
         return threshold + math.ceil(math.log1p(self.limit) / _BUCKET_WIDTH - 1e-9)
 
-    def proof(self, stage: Stage, budget: Budget) -> Proof:
-        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+    def proof(self, _: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of harm, INSUFFICIENT without enough windows or, for itl_p95 where the stage asks for

@@ -73,8 +73,8 @@ class RateRail:
         factors = log_factors(canary, stable, margin=self.limit, seen=self.stable)
         return replace(grown, accusation=self.accusation.settle(factors, is_promoted=moment.is_promoted))
 
-    def proof(self, stage: Stage, budget: Budget) -> Proof:
-        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+    def proof(self, _: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of harm, INSUFFICIENT while too few canary requests ended."""

@@ -107,8 +107,8 @@ class ShareRail:
             windows=self.windows + 1,
         )
 
-    def proof(self, stage: Stage, budget: Budget) -> Proof:
-        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+    def proof(self, _: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of a difference beyond the limit, INSUFFICIENT without enough windows."""

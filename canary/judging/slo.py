@@ -59,8 +59,8 @@ class SloRail:
             windows=self.windows + 1,
         )
 
-    def proof(self, stage: Stage, budget: Budget) -> Proof:
-        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+    def proof(self, _: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof that the limit is broken and that stable does not break it as much."""

@@ -62,8 +62,8 @@ class ThroughputRail:
             windows=self.windows + 1,
         )
 
-    def proof(self, stage: Stage, budget: Budget) -> Proof:
-        return self.accusation.proof(budget, is_promoted=stage.is_promoted)
+    def proof(self, _: Stage, budget: Budget) -> Proof:
+        return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of a loss; before everything moves, INSUFFICIENT without a peak: no capacity is on trust."""

@@ -8,7 +8,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from canary.guardrails import Evidence, Level, Signal, Stage, judge, observe, worst
-from canary.judging.acceptance import CALIBRATION_REQUESTS
 from canary.plan import read_plan
 from canary.verdict import Verdict
 from fleet.traffic import HardTrip, HardTripKind, PathTally
@@ -162,11 +161,12 @@ def calibrated(windows) -> Verdict:
 def test_the_reference_can_be_learned_from_the_first_requests():
     good = window(tally(10, acceptance=0.6), tally(10))
     learning = calibrated([good] * 3)
-    assert learning.reason == f"calibrating: 30 requests with a draft, {CALIBRATION_REQUESTS} of a kind needed"
-    learned = calibrated([good] * 8)
+    assert learning.reason.startswith("calibrating: 30 requests with a draft, about ")
+    learned = calibrated([good] * 30)
     assert learned.level == Level.PASS
-    assert learned.limit == pytest.approx(0.54)
-    fallen = calibrated([good] * 8 + [window(tally(10, acceptance=0.3), tally(10))] * 8)
+    assert learned.limit is not None
+    assert 0.95 * 0.54 <= learned.limit <= 0.54, "no higher than what was proven"
+    fallen = calibrated([good] * 30 + [window(tally(10, acceptance=0.3), tally(10))] * 8)
     assert fallen.level == Level.FAIL
 
 
@@ -189,7 +189,7 @@ def test_after_promotion_the_detectors_judge():
     found = next(item for item in judge(evidence, chosen, stage) if item.guardrail == "itl_p95")
     assert found.level == Level.FAIL
     assert found.proof is not None
-    assert found.proof.threshold == pytest.approx(chosen.planned_windows / chosen.alpha_each)
+    assert found.proof.threshold == pytest.approx(1 / chosen.alpha_each), "the same as before promotion"
 
 
 def test_a_hard_trip_is_a_failure_of_its_guardrail_alone():

@@ -45,7 +45,7 @@ def test_the_plan_of_the_design_is_read_with_its_units():
     assert found.guardrails.gap_p99 is not None
     assert found.guardrails.gap_p99.max == pytest.approx(0.25)
     assert found.alpha_each == pytest.approx(0.05 / 6)
-    assert found.planned_windows == 80
+    assert (found.capital_each, found.watch_share) == pytest.approx((1 / 3, 1 / 4))
 
 
 @pytest.mark.parametrize(
