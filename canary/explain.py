@@ -16,16 +16,14 @@ from canary.status_view import verdict_status
 from canary.verdict import Verdict
 from fleet.errors import NotFound
 
-_PAIRED = (
-    "paired betting e-process, valid at every look (Waudby-Smith & Ramdas, arXiv 2010.09686); from promotion on a "
-    "Shiryaev-Roberts e-detector (Shin, Ramdas, Rinaldo, arXiv 2203.03532)"
-)
+_LATER = "from promotion on an e-detector with shrinking stakes (after Shin, Ramdas, Rinaldo, arXiv 2203.03532)"
+_PAIRED = f"paired betting e-process, valid at every look (Waudby-Smith & Ramdas, arXiv 2010.09686); {_LATER}"
 _COUNTS = (
-    "two-sample e-variable for counts, multiplied over windows (Turner, Ly, Grünwald, arXiv 2106.02693); from "
-    "promotion on a Shiryaev-Roberts e-detector (Shin, Ramdas, Rinaldo, arXiv 2203.03532)"
+    f"two-sample e-variable for counts, multiplied over windows (Turner, Ly, Grünwald, arXiv 2106.02693); {_LATER}"
 )
 _DETECTOR = (
-    "Shiryaev-Roberts e-detector (Shin, Ramdas, Rinaldo, arXiv 2203.03532), half on all requests, half on strata"
+    "e-detector with shrinking stakes (after Shin, Ramdas, Rinaldo, arXiv 2203.03532), half on all requests, half on "
+    "strata; a learned reference is the lower bound of a confidence sequence (Waudby-Smith & Ramdas, arXiv 2010.09686)"
 )
 _SPLIT = "likelihood ratio of binomial counts, both sides (Lindon & Malek, arXiv 2011.03567)"
 _NONE = "none: it needs no statistics"
@@ -43,6 +41,8 @@ class Story:
     method: str = _PAIRED
     ignores: str = _WARM_UP
     acts: str = _BACK
+    innocent: str = "a canary that keeps its limit in every window"
+    """Whom the chance of a false trip is promised to."""
 
 
 STORIES: Mapping[str, Story] = {
@@ -72,6 +72,7 @@ STORIES: Mapping[str, Story] = {
         "a window's requests with a draft",
         _DETECTOR,
         "requests without a draft",
+        innocent="a canary whose acceptance stays within the limit of the reference (what was learned included)",
     ),
     "realised_split": Story(
         "do routers give the canary the share of users that was set?",
@@ -79,6 +80,7 @@ STORIES: Mapping[str, Story] = {
         _SPLIT,
         "windows that saw two weights; what a user asks after the first request",
         "the rollout holds where it is: what is compared is not what was meant; after an abort retry starts afresh",
+        "a fleet whose routers follow the split",
     ),
     "signal": Story(
         "is anything heard of the requests that were sent to the canary?",
@@ -113,6 +115,7 @@ def explain(rollout: Rollout, guardrail: str) -> Explanation:
         ignores=story.ignores,
         acts=story.acts,
         error_chance=_error_chance(rollout, guardrail),
+        innocent=story.innocent,
         readings=[
             ReadingStatus(
                 name=reading.name,
@@ -138,7 +141,7 @@ def _notes(rollout: Rollout, verdict: Verdict) -> Iterator[str]:
     elif not stage_of(rollout).has_baseline:
         yield "as it was when stable last had requests to compare with"
     elif rollout.state == State.PROMOTED:
-        yield "the numbers are of the whole attempt; the evidence begins with the promotion"
+        yield "numbers and evidence are of the whole attempt; what the steps showed stands as it was at promotion"
 
 
 def _error_chance(rollout: Rollout, guardrail: str) -> float | None:

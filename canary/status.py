@@ -126,7 +126,9 @@ class Explanation(TypedDict):
     acts: str
     """What happens when it trips."""
     error_chance: float | None
-    """Of a false trip in the whole rollout; None where no statistics are needed."""
+    """That the guardrail ever trips on `innocent`, in the steps, while it waits and in a watch of any length after
+    promotion together; None where no statistics are needed."""
+    innocent: str
     readings: list[ReadingStatus]
     note: str
     """Of which time the numbers are, and why an interval is missing; empty where there is nothing to say."""

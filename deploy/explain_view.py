@@ -9,6 +9,8 @@ from rich.text import Text
 from canary.status import Explanation, ReadingStatus, VerdictStatus
 from deploy.render import UNKNOWN, amount, duration, interval
 
+_EVER = "however long it waits or is watched"
+
 
 def explanation_view(explanation: Explanation) -> RenderableType:
     """What `fleet canary explain` shows."""
@@ -50,7 +52,9 @@ def evidence_line(explanation: Explanation) -> str:
         return ""
     told = f"e-value {value:.3g}, trips at {threshold:.4g}"
     if chance is not None:
-        told += f" (a fine canary gets there with a chance of at most {chance * 100:.2g} %)"
+        told += (
+            f" (the chance that {explanation['innocent']} ever gets there, {_EVER}, is at most {chance * 100:.2g} %)"
+        )
     eta = verdict["trip_eta_seconds"]
     return told if eta is None else f"{told}; at this pace in {duration(eta)}"
 

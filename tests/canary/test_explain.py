@@ -87,7 +87,18 @@ def test_an_interval_that_few_requests_do_not_give_is_told_with_the_number_that_
     assert "of each path do; as it was when" in found["note"]
 
 
-def test_with_a_holdback_evidence_begins_anew():
-    note = "the numbers are of the whole attempt; the evidence begins with the promotion"
+def test_with_a_holdback_evidence_goes_on_and_is_promised_the_same_chance():
+    note = "numbers and evidence are of the whole attempt; what the steps showed stands as it was at promotion"
     assert explain(promoted(60, holdback=10), "itl_p95")["note"] == note
     assert explain(promoted(60, holdback=10), "oom")["note"] == ""
+    before, after = explain(promoted(60), "itl_p95"), explain(promoted(60, holdback=10), "itl_p95")
+    for name in ("error_chance", "innocent"):
+        assert before[name] == after[name]
+    assert before["verdict"]["threshold"] == after["verdict"]["threshold"]
+
+
+def test_the_chance_is_told_of_whom_it_is_promised_to():
+    rollout = begin(RolloutStarted(0.0, "speculative-1", plan(guardrails=ALL)))
+    assert explain(rollout, "itl_p95")["innocent"] == "a canary that keeps its limit in every window"
+    assert "what was learned included" in explain(rollout, "acceptance")["innocent"]
+    assert "routers" in explain(rollout, "realised_split")["innocent"]

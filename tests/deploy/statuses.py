@@ -39,6 +39,7 @@ def explanation(**changes: Any) -> Explanation:
         "ignores": "warm-up",
         "acts": "it goes back",
         "error_chance": 0.05 / 3,
+        "innocent": "a canary like that",
         "readings": [
             {"name": "stable p95", "value": 0.0412, "unit": "seconds", "samples": 2100, "limit": None},
             {"name": "greedy/short", "value": 0.71, "unit": "ratio", "samples": 90, "limit": 0.63},

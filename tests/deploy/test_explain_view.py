@@ -9,7 +9,7 @@ from tests.deploy.statuses import explanation, verdict
 
 
 def shown() -> str:
-    console = Console(width=200, file=io.StringIO())
+    console = Console(width=240, file=io.StringIO())
     with console.capture() as capture:
         console.print(explanation_view(explanation()))
     return capture.get()
@@ -22,7 +22,8 @@ def test_a_person_reads_question_numbers_test_and_outlook():
         "'spec-1', attempt 1, baking at 25 %",
         "is it slower?",
         "+4.2 %, 95 % interval -1.3 % … +9.8 %",
-        "e-value 1.83, trips at 60 (a fine canary gets there with a chance of at most 1.7 %); at this pace in 13m00s",
+        "e-value 1.83, trips at 60 (the chance that a canary like that ever gets there, however long it waits or is "
+        "watched, is at most 1.7 %); at this pace in 13m00s",
         "312 seen, about 410 more needed, enough in 7m01s at the present rate",
         "it goes back",
         "seen through fog",
