@@ -47,6 +47,8 @@ class Calibrated:
     tried: tuple[Tried, ...]
     chosen_seconds: float | None
     """The shortest window that was found fit."""
+    untried: tuple[str, ...] = ()
+    """Guardrails that the record said nothing of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,10 @@ def read_calibration(plan: Plan, rollout: str, answer: Mapping[str, Any], at: fl
     try:
         tried = _TRIED.validate_python(answer.get("tried"))
         chosen = TypeAdapter(float | None).validate_python(answer.get("chosen_seconds"))
+        untried = TypeAdapter(tuple[str, ...]).validate_python(answer.get("untried", ()))
     except ValidationError as error:
         raise BadRequest(f"no calibration: {explain(error)}", param="tried") from error
-    return Calibrated(at, rollout, judged_fields(plan), tried, chosen)
+    return Calibrated(at, rollout, judged_fields(plan), tried, chosen, untried)
 
 
 def with_newest(kept: Sequence[Calibrated], newest: Calibrated) -> tuple[Calibrated, ...]:
@@ -101,7 +104,11 @@ def advise(plan: Plan, kept: Sequence[Calibrated], now: float) -> Advice:
     age = now - last.at
     if age > FRESH_SECONDS:
         return Advice(caution=f"the last A/A calibration of this plan is {age / 86_400:.0f} days old: run it again")
-    return _of_window(plan, last)
+    advice = _of_window(plan, last)
+    if advice.refusal is not None or not last.untried:
+        return advice
+    told = f"A/A rollouts did not try {', '.join(last.untried)}: nothing in the record of '{last.rollout}' speaks of it"
+    return Advice(caution=told if advice.caution is None else f"{advice.caution}; {told}")
 
 
 def _unknown(wanted: Mapping[str, Any], kept: Sequence[Calibrated]) -> str:

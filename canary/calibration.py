@@ -9,6 +9,9 @@ from enum import StrEnum
 import numpy as np
 from scipy.stats import beta
 
+from canary.guardrails import Evidence, Rail, observe
+from canary.judging.acceptance import AcceptanceRail
+from canary.judging.split import SplitRail
 from canary.plan import Plan
 from canary.power import fewest_windows, judged_windows
 from canary.pseudo_rollout import Trip, walk
@@ -21,6 +24,8 @@ BLOCK_WINDOWS = 10
 MULTIPLES = (1, 2, 4, 8)
 """Lengths of a window that are tried, in recorded windows."""
 CONFIDENCE = 0.95
+ON_REPLICAS = ("completion_lag", "kv_pressure", "peak_throughput")
+"""Guardrails on what a path's replicas do or have open."""
 POWER = 2
 """A window is tried while the plan has so many times the windows that the worst canary takes to be found: with
 fewer no rollout is taken back, good or bad."""
@@ -70,6 +75,8 @@ class Calibration:
     recorded_windows: int
     lengths: float
     """Recorded time in lengths of the planned rollout: below a few the runs repeat one another."""
+    untried: tuple[str, ...]
+    """Guardrails of the plan that the record says nothing of: fitness is not said of them."""
 
 
 def twins(windows: Sequence[Window], arm: Arm) -> list[Window]:
@@ -99,7 +106,7 @@ def calibrate(plan: Plan, recorded: Sequence[Window], *, runs: int, seed: int) -
 
     A run is made of blocks drawn from the record (moving-block bootstrap; Künsch, Annals of Statistics
     17(3), 1989), with the arms' names exchanged for the whole run in half of the runs, as the null
-    hypothesis knows no difference between them.
+    hypothesis knows no difference between them. With a holdback it is watched as long again after its steps.
     """
     if len(recorded) < 2 * BLOCK_WINDOWS:
         raise ConfigError(
@@ -127,7 +134,29 @@ def calibrate(plan: Plan, recorded: Sequence[Window], *, runs: int, seed: int) -
         tuple(rates),
         len(recorded),
         len(recorded) * base / max(base, sum(step.bake for step in plan.steps)),
+        untried(plan, recorded),
     )
+
+
+def untried(plan: Plan, recorded: Sequence[Window]) -> tuple[str, ...]:
+    """Guardrails of the plan that never bet on these windows, or only on what is left out of them."""
+    evidence = Evidence.start(plan)
+    for window in recorded:
+        evidence = observe(evidence, plan, window, is_promoted=False)
+    is_blank = all(window.canary_usage == ArmUsage() for window in recorded)
+    return tuple(
+        rail.guardrail for rail in evidence.rails if not _has_bet(rail) or (is_blank and rail.guardrail in ON_REPLICAS)
+    )
+
+
+def _has_bet(rail: Rail) -> bool:
+    match rail:
+        case AcceptanceRail():
+            return rail.rounds > 0
+        case SplitRail():
+            return True
+        case _:
+            return rail.accusation.bets > 0
 
 
 def _fitness(rates: Sequence[Rate], alpha: float) -> Fitness:
@@ -153,7 +182,8 @@ def _run(plan: Plan, recorded: Sequence[Window], multiple: int, source: np.rando
         window = _joined([next(stream) for _ in range(multiple)])
         return _exchanged(window) if is_exchanged else window
 
-    return walk(plan, window_at)
+    bakes = sum(round(step.bake / plan.window) for step in plan.steps)
+    return walk(plan, window_at, watched=bakes if plan.holdback > 0 else 0)
 
 
 def _resampled(recorded: Sequence[Window], source: np.random.Generator) -> Iterator[Window]:

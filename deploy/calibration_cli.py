@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,7 +88,7 @@ def calibrate_record(  # noqa: PLR0913 - one argument per option
 def _kept(fleet: AdminClient, plan: Mapping[str, Any], rollout: str, found: Calibration) -> str:
     """Give the result to the fleet's journal; what it says."""
     tried = [{key: value for key, value in asdict(rate).items() if key != "by_guardrail"} for rate in found.rates]
-    result = {"rollout": rollout, "tried": tried, "chosen_seconds": found.chosen_seconds}
+    result = {"rollout": rollout, "tried": tried, "chosen_seconds": found.chosen_seconds, "untried": found.untried}
     return fleet.command("calibrated", {"plan": plan} | result)["message"]
 
 
@@ -109,4 +109,10 @@ def calibration_view(found: Calibration) -> RenderableType:
     chosen = "" if found.chosen_seconds is None else duration(found.chosen_seconds)
     told = _TOLD[found.fitness.value].format(alpha=found.alpha, window=chosen)
     size = f"from {found.recorded_windows} recorded windows, {found.lengths:.1f} times the planned rollout"
-    return Group(table, Text(size), Text(told))
+    return Group(table, Text(size), Text(told), *(Text(line) for line in _left_out(found)))
+
+
+def _left_out(found: Calibration) -> Iterator[str]:
+    if found.untried:
+        names = ", ".join(found.untried)
+        yield f"not tried: {names}; the record says nothing of what they watch (two paths set up alike: --arm canary)"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from canary.calibrated import (
@@ -87,3 +89,16 @@ def test_the_latest_calibration_of_a_plan_counts_and_few_plans_are_remembered():
     assert [item.judged["alpha"] for item in remembered].count(plans[5].alpha) == 1
     assert advise(plans[5].model_copy(update={"window": 4.0}), remembered, NOW) == Advice()
     assert recalled(write_down(remembered)) == remembered
+
+
+def test_what_the_rollouts_could_not_try_is_said_even_where_the_rest_is_fit():
+    fit = replace(kept(PLAN, tried(4.0, FIT), chosen=4.0), untried=("kv_pressure", "acceptance"))
+    caution = advise(PLAN, [fit], NOW).caution
+    assert caution == (
+        "A/A rollouts did not try kv_pressure, acceptance: nothing in the record of 'speculative-3' speaks of it"
+    )
+    undecided = replace(fit, tried=(tried(4.0, UNKNOWN),), chosen_seconds=None)
+    found = advise(PLAN, [undecided], NOW).caution
+    assert found is not None
+    assert found.endswith(caution)
+    assert "whether that is too many is not known; " in found

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from canary.calibration import Arm, Fitness, calibrate, rate_bounds, twins
+from canary import calibration
+from canary.calibration import Arm, Fitness, calibrate, rate_bounds, twins, untried
 from canary.events import SplitApplied, WindowClosed
 from canary.plan import read_plan
 from canary.record import Recorded, steady_windows
-from canary.windows import Window
+from canary.windows import ArmUsage, Window
 from fleet.errors import ConfigError
 from fleet.traffic import PathTally
 from tests.canary.world import plan
@@ -107,3 +108,34 @@ def test_windows_that_saw_a_change_of_weight_are_left_out():
     events = [SplitApplied(1.0, 1, 1, 0.1), *(WindowClosed(1.0, window) for window in first + second)]
     record = [Recorded(event, "speculative-1", 1, "baking", 25.0, "") for event in events]
     assert steady_windows(record, skip=1) == [*first[2:], *second[2:]]
+
+
+def test_guardrails_of_which_the_record_says_nothing_are_named():
+    guardrails = {
+        "itl_p95": {"max_increase": "5%"},
+        "completion_lag": {"max_increase": "10pp"},
+        "kv_pressure": {"max_increase": "10pp"},
+        "peak_throughput": {"max_decrease": "5%"},
+        "acceptance": {"max_decrease": "10%", "reference": 0.6},
+    }
+    chosen = read_plan(plan(guardrails=guardrails))
+    controls = twins(recorded(4), Arm.CONTROL)
+    assert untried(chosen, controls) == ("completion_lag", "kv_pressure", "peak_throughput", "acceptance")
+    seen = ArmUsage(2, 2, 0, 0, 2.0, 8, 1)
+    drafted = PathTally()
+    drafted.request_acceptance.add(1.7, 5)
+    alike = []
+    for window in recorded(4):
+        window.canary.merge(drafted)
+        alike.append(replace(window, canary_usage=seen, stable_usage=seen))
+    assert untried(chosen, twins(alike, Arm.CANARY)) == ("peak_throughput",), "nothing was saturated"
+
+
+def test_with_a_holdback_the_watch_after_promotion_is_tried_too(monkeypatch):
+    seen: list[int] = []
+    monkeypatch.setattr(calibration, "walk", lambda *_, watched: seen.append(watched))
+    held = PLAN.model_copy(update={"holdback": 10.0})
+    for tried in (PLAN, held):
+        calibrate(tried, twins(recorded(30), Arm.CONTROL), runs=1, seed=1)
+    assert seen[0] == 0
+    assert seen[-1] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from canary import event_json
+from canary.calibration import Calibration, Fitness
 from canary.events import WindowClosed
 from canary.windows import Window
 from deploy import calibration_cli, canary_cli
@@ -90,9 +93,19 @@ def test_a_person_reads_the_rate_and_what_follows_and_a_script_the_exit_code(fil
     assert fit.exit_code == 0, fit.output
     assert "fit to act alone: at most 10% of A/A rollouts are taken back; set window: 2s" in fit.stdout
     assert "not kept, as it is from a file" in fit.stdout
+    assert "not tried" not in fit.stdout
     unknown = CliRunner().invoke(app, [*files, "--runs", "20", "-o", "json"])
     assert unknown.exit_code == 5
     assert json.loads(unknown.stdout)["fitness"] == "undecided"
     # Stable and the canary of this record differ widely: judged as twins they are not fit.
     unfit = CliRunner().invoke(app, [*files, "--runs", "20", "--arm", "canary"])
     assert unfit.exit_code == 3
+
+
+def test_what_was_not_tried_is_said_beside_fit() -> None:
+    found = Calibration(Fitness.FIT, 2.0, 0.1, (), 30, 1.0, ("kv_pressure", "acceptance"))
+    out = Console(width=200, file=io.StringIO())
+    out.print(calibration_cli.calibration_view(found))
+    assert isinstance(out.file, io.StringIO)
+    assert "fit to act alone" in out.file.getvalue()
+    assert "not tried: kv_pressure, acceptance; the record says nothing of what they watch" in out.file.getvalue()
