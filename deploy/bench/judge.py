@@ -5,36 +5,60 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from canary.calibration import rate_bounds
 from deploy.bench.document import present
-from deploy.bench.judge_runs import LIMITS, STEPS, Setting, false_alarms, plan_with, times_to_rollback
+from deploy.bench.judge_edges import EDGES
+from deploy.bench.judge_runs import (
+    LIMITS,
+    STEPS,
+    WINDOW_SECONDS,
+    Outcome,
+    Setting,
+    alone,
+    false_alarms,
+    outcomes,
+    plan_with,
+)
 from deploy.bench.judge_traffic import Harm, Shocks
 from deploy.bench.judge_winner import BASELINE_STEP, SPECULATIVE_STEP, compare, fate, streams
 
 MARKS = "bench-judge"
 SHOCKS = {"moments": Shocks(), "moments; hosts, for minutes": Shocks(host=0.05, persistence=0.8)}
-HARMS: tuple[tuple[str, str, dict[str, str], Harm, bool], ...] = (
-    ("p95 ITL +10 %", "itl_p95", {"max_increase": "0%"}, Harm(slowdown=1.10), False),
-    ("p95 ITL +25 %", "itl_p95", {"max_increase": "10%"}, Harm(slowdown=1.25), False),
-    ("p95 ITL +50 %", "itl_p95", {"max_increase": "10%"}, Harm(slowdown=1.50), False),
-    ("errors 0.5 → 1 %", "error_rate", {"max_increase": "0pp"}, Harm(error_rate=0.01), False),
-    ("errors 0.5 → 2 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.02), False),
-    ("errors 0.5 → 5 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.05), False),
-    ("acceptance −20 %", "acceptance", {"max_decrease": "10%"}, Harm(acceptance=0.56), False),
-    (
+POWER_RATE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worse:
+    """A canary that has to be found, and the guardrail that has to find it."""
+
+    name: str
+    guardrail: str
+    limit: dict[str, str]
+    harm: Harm
+    is_peak: bool = False
+
+
+HARMS = (
+    Worse("p95 ITL +10 %", "itl_p95", {"max_increase": "0%"}, Harm(slowdown=1.10)),
+    Worse("p95 ITL +25 %", "itl_p95", {"max_increase": "10%"}, Harm(slowdown=1.25)),
+    Worse("p95 ITL +50 %", "itl_p95", {"max_increase": "10%"}, Harm(slowdown=1.50)),
+    Worse("errors 0.5 → 1 %", "error_rate", {"max_increase": "0pp"}, Harm(error_rate=0.01)),
+    Worse("errors 0.5 → 2 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.02)),
+    Worse("errors 0.5 → 5 %", "error_rate", {"max_increase": "0.5pp"}, Harm(error_rate=0.05)),
+    Worse("acceptance −20 %", "acceptance", {"max_decrease": "10%"}, Harm(acceptance=0.56)),
+    Worse(
         "acceptance −20 % after 5,000 requests",
         "acceptance",
         {"max_decrease": "10%"},
         Harm(acceptance=0.56, acceptance_after=5000),
-        False,
     ),
-    ("throughput −10 % at peak", "peak_throughput", {"max_decrease": "5%"}, Harm(throughput=0.90), True),
+    Worse("throughput −10 % at peak", "peak_throughput", {"max_decrease": "5%"}, Harm(throughput=0.90), is_peak=True),
 )
-POWER_RATE = 10.0
 
 
 def sound(runs: int, seed: int) -> Iterator[str]:
@@ -53,33 +77,50 @@ def sound(runs: int, seed: int) -> Iterator[str]:
     yield f"| all | | {alarms / total:.1%} of {total} | {rate_bounds(alarms, total)[1]:.1%} | | |"
 
 
+def edges(runs: int, seed: int) -> Iterator[str]:
+    """How often a canary that only just keeps its limits is taken back, in the steps and when it is watched."""
+    yield "| canary | judged | requests/s | taken back | 95 % upper bound | by |"
+    yield "|---|---|---|---|---|---|"
+    alarms = 0
+    for edge in EDGES:
+        found = outcomes(edge.setting, edge.plan, runs=runs, seed=seed, watched=edge.watched)
+        trips = [item.trip.guardrail for item in found if item.trip is not None]
+        minutes = edge.watched * WINDOW_SECONDS / 60.0
+        when = f"{minutes:g} min after promotion" if edge.watched else "in the steps"
+        rate, by = f"{edge.requests_per_second:g}", ", ".join(sorted(set(trips)))
+        yield f"| {edge.name} | {when} | {rate} | {_of(len(trips), runs)} | {by} |"
+        alarms += len(trips)
+    yield f"| all | | | {_of(alarms, runs * len(EDGES))} | |"
+
+
+def _of(hits: int, runs: int) -> str:
+    return f"{hits} of {runs} | {rate_bounds(hits, runs)[1]:.1%}"
+
+
 def powerful(runs: int, seed: int) -> Iterator[str]:
-    """How soon a worse canary is taken back."""
-    yield "| harm | limit | found | median | 95th percentile |"
-    yield "|---|---|---|---|---|"
+    """How soon the guardrail that is meant finds a worse canary."""
+    yield "| harm | guardrail | limit | found | too early | median | 95th percentile |"
+    yield "|---|---|---|---|---|---|---|"
     steps = [*STEPS[:2], {"weight": 50, "bake": "100m"}, STEPS[3]]
-    for name, guardrail, limit, harm, is_peak in HARMS:
-        plan = plan_with(LIMITS | {guardrail: LIMITS[guardrail] | limit}, steps)
-        setting = Setting(POWER_RATE, Shocks(host=0.05), harm, is_peak)
-        times = times_to_rollback(setting, plan, runs=runs, seed=seed)
-        late = _seconds_to_requests(harm.acceptance_after) if harm.acceptance_after else 0.0
-        yield f"| {name} | {', '.join(limit.values())} | {_summary(times, late)} |"
+    for worse in HARMS:
+        plan = alone(worse.guardrail, worse.limit, steps)
+        setting = Setting(POWER_RATE, Shocks(host=0.05), worse.harm, worse.is_peak)
+        found = outcomes(setting, plan, runs=runs, seed=seed)
+        yield f"| {worse.name} | `{worse.guardrail}` | {', '.join(worse.limit.values())} | {_summary(found)} |"
 
 
-def _seconds_to_requests(requests: int) -> float:
-    """Until the canary has had so many in the plan's steps."""
-    at_5, at_25 = (POWER_RATE * share * 600 for share in (0.05, 0.25))
-    return 1200 + (requests - at_5 - at_25) / (POWER_RATE * 0.5)
-
-
-def _summary(times: Sequence[float | None], late: float) -> str:
-    """Share found, median and 95th percentile of the minutes since the harm began; a run without counts as longest."""
-    ordered = sorted(float("inf") if time is None else max(0.0, time - late) for time in times)
-    found = sum(time is not None for time in times)
-    cells = [f"{found} of {len(times)}"]
+def _summary(found: Sequence[Outcome]) -> str:
+    """Found after the harm began; taken back before; median and 95th percentile of the minutes from its beginning on
+    (a run in which it was not found counts as the longest)."""
+    windows = [item.windows_to_find for item in found]
+    ordered = sorted(float("inf") if count is None else count * WINDOW_SECONDS / 60.0 for count in windows)
+    cells = [
+        f"{sum(count is not None for count in windows)} of {len(found)}",
+        str(sum(item.is_false for item in found)),
+    ]
     for q in (0.5, 0.95):
         value = ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
-        cells.append("not in 2 h" if value == float("inf") else f"{value / 60:.1f} min")
+        cells.append("not in 2 h" if value == float("inf") else f"{value:.1f} min")
     return " | ".join(cells)
 
 
@@ -100,7 +141,8 @@ def winners(runs: int, seed: int) -> Iterator[str]:
 
 
 PARTS: dict[str, tuple[str, Callable[[int, int], Iterator[str]], int]] = {
-    "sound": ("**No difference: rollouts taken back**", sound, 80),
+    "sound": ("**No difference: rollouts taken back**", sound, 60),
+    "edge": ("**No worse than allowed, and no slack: rollouts taken back**", edges, 40),
     "power": ("**Worse canaries: time to rollback**", powerful, 25),
     "winner": ("**A longer step that pays, and one that does not**", winners, 10),
 }

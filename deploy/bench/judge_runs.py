@@ -38,8 +38,14 @@ LIMITS: dict[str, Any] = {
 }
 
 
-def plan_with(guardrails: dict[str, Any], steps: list[dict[str, Any]]) -> Plan:
-    return read_plan({"stable": "baseline", "canary": "speculative", "steps": steps, "guardrails": guardrails})
+def plan_with(guardrails: dict[str, Any], steps: list[dict[str, Any]], **more: Any) -> Plan:
+    return read_plan({"stable": "baseline", "canary": "speculative", "steps": steps, "guardrails": guardrails} | more)
+
+
+def alone(guardrail: str, limit: dict[str, Any], steps: list[dict[str, Any]]) -> Plan:
+    """One guardrail with the part of alpha that it has beside all the others: what trips then is what is meant."""
+    whole = plan_with(LIMITS, steps)
+    return plan_with({guardrail: LIMITS[guardrail] | limit}, steps, alpha=whole.alpha_each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +89,43 @@ def false_alarms(setting: Setting, plan: Plan, *, runs: int, seed: int) -> False
     return FalseAlarms(runs, trips.total(), threshold, ranked, dict(trips))
 
 
-def times_to_rollback(setting: Setting, plan: Plan, *, runs: int, seed: int) -> list[float | None]:
-    """Seconds until each rollout was taken back; None where it never was."""
-    found: list[float | None] = []
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one rollout of a harmful canary went."""
+
+    trip: Trip | None
+    harmless: int
+    """Windows that had closed before any harm was done."""
+
+    @property
+    def is_false(self) -> bool:
+        """Taken back for what was no harm yet."""
+        return self.trip is not None and self.trip.windows <= self.harmless
+
+    @property
+    def windows_to_find(self) -> int | None:
+        """From the first one with harm in it; None where it was not found, or taken back before."""
+        return None if self.trip is None or self.is_false else self.trip.windows - self.harmless
+
+
+def outcomes(setting: Setting, plan: Plan, *, runs: int, seed: int, watched: int = 0) -> list[Outcome]:
+    """Whole rollouts, each with so many windows after promotion."""
+    found = []
     for run in range(runs):
-        traffic = setting.traffic([seed, run])
+        traffic, harmless = setting.traffic([seed, run]), 0
 
-        def window_at(_: int, weight: float, traffic: Traffic = traffic) -> Window:
-            return window_of([traffic.slice(weight) for _ in range(_SLICES)], weight)
+        def window_at(number: int, weight: float, traffic: Traffic = traffic) -> Window:
+            nonlocal harmless
+            slices = []
+            for _ in range(_SLICES):
+                is_harmful = traffic.is_harmful
+                slices.append(traffic.slice(weight))
+            if not is_harmful:
+                harmless = number + 1
+            return window_of(slices, weight)
 
-        trip: Trip | None = walk(plan, window_at)
-        found.append(None if trip is None else trip.windows * plan.window)
+        trip = walk(plan, window_at, watched=watched)
+        found.append(Outcome(trip, harmless))
     return found
 
 

@@ -77,6 +77,11 @@ class Traffic:
     _hosts: Values = field(default_factory=lambda: np.zeros((2, 2)))
     _drafted: int = 0
 
+    @property
+    def is_harmful(self) -> bool:
+        """Whether the next slice's canary differs as it is meant to."""
+        return self._drafted >= self.harm.acceptance_after
+
     def slice(self, percent: float) -> Slice:
         """The next ten seconds, with so many percent of the requests on the canary."""
         source, shocks = self.source, self.shocks
@@ -100,7 +105,7 @@ class Traffic:
 
     def _draft(self, tally: PathTally, count: int) -> None:
         """Mean 0.70 with a deviation of 0.15 between requests, until harm sets in."""
-        mean = self.harm.acceptance if self._drafted >= self.harm.acceptance_after else 0.70
+        mean = self.harm.acceptance if self.is_harmful else 0.70
         self._drafted += count
         weight = mean * (1.0 - mean) / 0.15**2 - 1.0
         values = 1.0 + self.source.beta(mean * weight, (1.0 - mean) * weight, count)

@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from canary.pseudo_rollout import Trip
+from deploy.bench.judge_edges import EDGES
 from deploy.bench.judge_rivals import RankTest, Threshold
-from deploy.bench.judge_runs import LIMITS, Setting, false_alarms, plan_with, times_to_rollback
-from deploy.bench.judge_traffic import Harm, Shocks, histogram_of
+from deploy.bench.judge_runs import LIMITS, Outcome, Setting, alone, false_alarms, outcomes, plan_with
+from deploy.bench.judge_traffic import Harm, Shocks, histogram_of, window_of
 from deploy.bench.judge_winner import BASELINE_STEP, SPECULATIVE_STEP, compare, fate, streams
 from fleet.histogram import LogHistogram
 
@@ -46,18 +48,53 @@ def test_an_equal_canary_is_kept_where_the_rules_of_thumb_take_it_back():
 
 
 @pytest.mark.parametrize(
-    ("harm", "is_peak"),
+    ("guardrail", "harm", "is_peak"),
     [
-        (Harm(slowdown=1.5), False),
-        (Harm(error_rate=0.05), False),
-        (Harm(acceptance=0.5), False),
-        (Harm(throughput=0.8), True),
+        ("itl_p95", Harm(slowdown=1.5), False),
+        ("error_rate", Harm(error_rate=0.05), False),
+        ("acceptance", Harm(acceptance=0.5), False),
+        ("peak_throughput", Harm(throughput=0.8), True),
     ],
 )
-def test_a_worse_canary_is_taken_back_in_minutes(harm, is_peak):
-    setting = Setting(10.0, Shocks(), harm, is_peak)
-    times = times_to_rollback(setting, plan_with(LIMITS, SHORT), runs=2, seed=5)
-    assert all(time is not None for time in times)
+def test_a_worse_canary_is_found_in_minutes_by_the_guardrail_that_is_meant(guardrail, harm, is_peak):
+    plan = alone(guardrail, {}, SHORT)
+    assert plan.alpha_each == pytest.approx(0.05 / len(LIMITS))
+    found = outcomes(Setting(10.0, Shocks(), harm, is_peak), plan, runs=2, seed=5)
+    assert [item.trip.guardrail for item in found if item.trip] == [guardrail] * 2
+    assert all(item.windows_to_find for item in found)
+
+
+def test_the_time_to_find_begins_with_the_harm_and_what_was_taken_back_before_is_not_found():
+    assert Outcome(Trip("acceptance", 12), 10).windows_to_find == 2
+    early = Outcome(Trip("acceptance", 10), 10)
+    assert early.is_false
+    assert early.windows_to_find is None
+    assert Outcome(None, 10).windows_to_find is None
+    harm = Harm(acceptance=0.3, acceptance_after=900)
+    found = outcomes(Setting(10.0, Shocks(), harm), alone("acceptance", {}, SHORT), runs=1, seed=5)[0]
+    assert found.harmless == pytest.approx(900 / (10.0 * 0.5 * 30.0), abs=1)
+    assert found.windows_to_find is not None
+    assert found.windows_to_find <= 4
+
+
+def test_the_edges_have_the_effects_that_their_limits_name():
+    """By brute force over all values that two long slices bring."""
+    worse = next(edge for edge in EDGES if edge.harm.slowdown > 1.0)
+    limits = worse.plan.guardrails
+    traffic = Setting(400.0, Shocks(shared=0.0), worse.harm, is_peak=True).traffic([2])
+    window = window_of([traffic.slice(50.0) for _ in range(4)], 50.0)
+    assert limits.itl_p95 is not None
+    stable, canary = window.stable.itl.quantile(0.95), window.canary.itl.quantile(0.95)
+    assert canary / stable == pytest.approx(1.0 + limits.itl_p95.max_increase, rel=0.021)
+    assert worse.harm.slowdown == pytest.approx(1.0 + limits.itl_p95.max_increase)
+    assert limits.gap_p99 is not None
+    assert window.canary.gap.quantile(0.99) == pytest.approx(limits.gap_p99.max, rel=0.03)
+    assert limits.error_rate is not None
+    assert worse.harm.error_rate - Harm().error_rate == pytest.approx(limits.error_rate.max_increase)
+    assert limits.acceptance is not None
+    assert worse.harm.acceptance == pytest.approx(0.7 * (1.0 - limits.acceptance.max_decrease))
+    assert limits.peak_throughput is not None
+    assert worse.harm.throughput == pytest.approx(1.0 - limits.peak_throughput.max_decrease)
 
 
 def test_the_rivals_see_a_slowdown_too():
