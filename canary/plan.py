@@ -196,6 +196,8 @@ def cautions(plan: Plan, *, speculates: bool = True) -> list[str]:
         found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
     if plan.guardrails.peak_throughput and plan.eligible != Eligible():
         found.append("peak_throughput: counts all requests of each path, and only the eligible ones reach the canary")
+    if _learns_finely(plan):
+        found.append("acceptance: below a limit of 5 % the reference takes some 2,000 requests of a kind to learn")
     if len(plan.steps) == 1:
         found.append("steps: everything moves at once, so there is no baseline to compare with")
     if len(plan.steps) > 1 and plan.last_step == "non_inferior" and plan.steps[-2].weight < 50:
@@ -205,3 +207,13 @@ def cautions(plan: Plan, *, speculates: bool = True) -> list[str]:
         if step.bake < needed:
             found.append(f"step {number}: {plan.min_windows} judged windows take {needed:g}s, not {step.bake:g}s")
     return found
+
+
+def _learns_finely(plan: Plan) -> bool:
+    """Whether a learned acceptance would have to be known better than its first requests can tell."""
+    limit = plan.guardrails.acceptance
+    return limit is not None and limit.reference == "calibrate" and limit.max_decrease < _FINE_DECREASE
+
+
+_FINE_DECREASE = 0.05
+"""What the most requests that are learned from can tell, at a deviation of 0.2 between them."""

@@ -164,3 +164,19 @@ def test_a_plan_in_the_shape_of_the_design_lacks_only_evidence():
         "evidence: none is given, so nothing but the guardrails says whether speculation pays",
         "peak_throughput: counts all requests of each path, and only the eligible ones reach the canary",
     ]
+
+
+def test_a_learned_acceptance_with_a_limit_finer_than_its_requests_can_tell_is_told():
+    def told(**limit) -> bool:
+        chosen = read_plan(plan(guardrails={"acceptance": {"reference": "calibrate"} | limit}))
+        return any(line.startswith("acceptance: below a limit of 5 %") for line in cautions(chosen))
+
+    assert told(max_decrease="2%")
+    assert not told(max_decrease="10%")
+    assert not told(max_decrease="2%", reference=0.7), "what is given need not be learned"
+
+
+def test_the_watch_has_the_capital_of_one_more_step_where_there_is_one():
+    assert read_plan(plan()).watch_share == 0.0
+    assert read_plan(plan(holdback=10)).watch_share == pytest.approx(1 / 3)
+    assert read_plan(plan(holdback=10, steps=[{"weight": 100}])).watch_share == 1.0

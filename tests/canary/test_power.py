@@ -35,3 +35,10 @@ def test_a_plan_too_short_to_find_anything_is_said_to_be():
     assert len(found) == 1
     assert "even the worst canary takes" in found[0]
     assert blind_spots(planned("8s", guardrails={})) == []
+
+
+def test_a_watch_takes_its_part_of_the_capital_and_is_all_there_is_where_no_step_compares():
+    assert fewest_windows(planned("40s", holdback=10)) >= fewest_windows(planned("40s"))
+    watched = read_plan(plan(holdback=10, steps=[{"weight": 100}]))
+    assert 0 < fewest_windows(watched) < 40
+    assert judged_windows(watched) == 0
