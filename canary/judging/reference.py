@@ -17,9 +17,9 @@ MOST_REQUESTS = 2000
 class Reference:
     """The acceptance that later requests are compared with.
 
-    A learned one is the lower end of a confidence sequence, so it lies above the true mean of the kind at any
-    time with a chance of at most `alpha`. It is learned until it is within half of the tolerated decrease of
-    the mean that was seen; meanwhile it serves as far as it is known.
+    A learned one is the lower end of a confidence sequence: the chance that it ever lies above the highest mean
+    that the kind had while it was learned is at most `alpha`, in any dependence. It is learned until it is within
+    half of the tolerated decrease of the mean that was seen; meanwhile it serves as far as it is known.
     """
 
     value: float = 0.0
