@@ -54,6 +54,7 @@ class Evidence:
     assigned: tuple[int, int] = (0, 0)
     """Stable's and the canary's requests in closed windows since the weight last changed."""
     step_windows: int = 0
+    """Steady windows of this step in which the canary was heard."""
     step_seconds: float = 0.0
     step_requests: tuple[int, int] = (0, 0)
     """Stable's and the canary's requests that ended in this step."""
@@ -93,7 +94,7 @@ def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool
     moment = Moment(is_promoted, evidence.to_skip == 0)
     stable_ended, canary_ended = ended(window.stable), ended(window.canary)
     rails = tuple(rail.observe(window, moment) for rail in evidence.rails)
-    heard = _signal(window)
+    heard, of_canary = _signal(window), hearing(window.canary, window.canary_usage.open_requests)
     is_misrouted = any(isinstance(rail, SplitRail) and rail.has_tripped for rail in rails)
     return replace(
         evidence,
@@ -102,7 +103,7 @@ def observe(evidence: Evidence, plan: Plan, window: Window, *, is_promoted: bool
         canary_waiting=window.canary_usage.open_requests,
         to_skip=max(0, evidence.to_skip - 1),
         assigned=evidence.assigned if evidence.is_mixed(plan) else _added(evidence.assigned, window),
-        step_windows=evidence.step_windows + moment.is_steady,
+        step_windows=evidence.step_windows + (moment.is_steady and of_canary == Hearing.HEARD),
         step_seconds=evidence.step_seconds + window.seconds,
         step_requests=(evidence.step_requests[0] + stable_ended, evidence.step_requests[1] + canary_ended),
     )

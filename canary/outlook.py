@@ -21,7 +21,7 @@ def _need(plan: Plan, index: int, rate: float | None) -> StepNeed:
     step, weight = plan.steps[index], step_weight(plan, index)
     canary = plan.min_requests if step.bake else 0
     # The window in which the weight changed counts for nothing, and warm-up windows are not judged.
-    windows = 1 + plan.warmup_windows + plan.min_windows if step in plan.comparing_steps else 0
+    windows = 1 + plan.warmup_windows + plan.min_windows if step.bake else 0
     requests, seconds = math.ceil(100.0 * canary / weight), max(step.bake, windows * plan.window)
     expected = max(seconds, requests / rate) if rate else None
     return StepNeed(

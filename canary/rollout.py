@@ -21,16 +21,16 @@ from canary.events import (
     Ticked,
     WindowClosed,
 )
-from canary.guardrails import Evidence, Level, Signal, observe, worst
+from canary.guardrails import Evidence, Signal, observe
 from canary.rollout_state import (
     Capacity,
     Rollout,
     State,
     failure_of,
     lack_of,
+    objection_of,
     split_of,
     step_weight,
-    verdicts_of,
     waiting_for,
 )
 from fleet.errors import InvalidTransition
@@ -193,10 +193,10 @@ def _operator_promoted(rollout: Rollout, event: OperatorPromoted) -> Rollout:
     lack = lack_of(rollout.capacity, aim)
     if lack:
         raise InvalidTransition(f"rollout '{rollout.id}' cannot be promoted: {lack}")
-    decisive = worst(verdicts_of(rollout))
+    objection = objection_of(rollout)
     recorded = "promoted by the operator"
-    if decisive is not None and decisive.level > Level.PASS:
-        recorded += f" in spite of {decisive.level.label}: {decisive.guardrail}: {decisive.reason}"
+    if objection is not None:
+        recorded += f" in spite of {objection[0].label}: {objection[1]}"
     if event.full or is_last:
         return _promoted(rollout, recorded)
     after = _at_next_step(rollout)

@@ -144,6 +144,25 @@ def failure_of(rollout: Rollout) -> str | None:
     return f"{decisive.guardrail}: {decisive.reason}"
 
 
+def shortfall_of(rollout: Rollout) -> str | None:
+    """What the step must still see, whatever its guardrails say: a plan may have none that counts requests."""
+    evidence, stage = rollout.evidence, stage_of(rollout)
+    if evidence.step_requests[1] < stage.requests_needed:
+        return f"{evidence.step_requests[1]} of {stage.requests_needed} canary requests in this step"
+    if evidence.step_windows < stage.windows_needed:
+        return f"{evidence.step_windows} of {stage.windows_needed} windows in this step"
+    return None
+
+
+def objection_of(rollout: Rollout) -> tuple[Level, str] | None:
+    """How bad it is and what speaks against passing the step; None where its evidence suffices."""
+    decisive = worst(verdicts_of(rollout))
+    if decisive is not None and decisive.level > Level.PASS:
+        return decisive.level, f"{decisive.guardrail}: {decisive.reason}"
+    shortfall = shortfall_of(rollout)
+    return None if shortfall is None else (Level.INSUFFICIENT, shortfall)
+
+
 def begin(event: RolloutStarted) -> Rollout:
     """A rollout before its first event. Raises ConfigError on an unreadable plan."""
     plan = read_plan(event.plan)
@@ -158,9 +177,9 @@ def waiting_for(rollout: Rollout, at: float) -> str | None:
         return None
     if not rollout.is_applied:
         return "routers have not applied the split yet"
-    decisive = worst(verdicts_of(rollout))
-    if decisive is not None and decisive.level > Level.PASS:
-        return f"{decisive.guardrail}: {decisive.reason}"
+    objection = objection_of(rollout)
+    if objection is not None:
+        return objection[1]
     following = min(rollout.step + 1, len(rollout.plan.steps) - 1)
     lack = lack_of(rollout.capacity, step_weight(rollout.plan, following))
     return lack or ("an operator's promote (mode: manual)" if rollout.plan.mode == "manual" else None)

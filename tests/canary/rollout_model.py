@@ -1,7 +1,8 @@
 """Every situation that a rollout can get into, whatever its judge says: breadth-first, on the real `advance`.
 
 Only the statistics are replaced, by a judge that may answer anything after any window. With it the rollout is a
-finite machine: `situation` leaves out just what no decision reads (counts, texts, the attempt's number).
+finite machine: `situation` leaves out just what no decision reads (texts, the attempt's number, counts beyond
+what a step asks for).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from canary.events import (
     Ticked,
     WindowClosed,
 )
+from canary.guardrails import Evidence
 from canary.judging.accusation import Budget, Moment
 from canary.judging.split import SplitRail
 from canary.rollout import advance
@@ -85,7 +87,7 @@ def any_judge() -> Iterator[None]:
 
 def model_plan(**changes: Any) -> dict[str, Any]:
     steps = [{"weight": 40, "bake": "40s"}, {"weight": 100, "bake": "40s"}]
-    return plan(steps=steps) | changes
+    return plan(steps=steps, min_requests=1, min_windows=1, warmup_windows=0) | changes
 
 
 def _windows() -> Iterator[Window]:
@@ -130,8 +132,15 @@ def situation(rollout: Rollout, at: float) -> Situation:
         silent,
         evidence.signal,
         evidence.trip is None,
+        *_still_counted(evidence),
         *(rail.level if isinstance(rail, FreeJudge) else rail.has_tripped for rail in _rails_of(rollout)),
     )
+
+
+def _still_counted(evidence: Evidence) -> tuple[bool, bool, int]:
+    """Whether the step has its one request and its one window, and the windows to skip until that can be."""
+    has_window = evidence.step_windows > 0
+    return evidence.step_requests[1] > 0, has_window, 0 if has_window else evidence.to_skip
 
 
 def _rails_of(rollout: Rollout) -> Iterator[FreeJudge | SplitRail]:

@@ -25,9 +25,9 @@ def test_a_step_lasts_its_bake_or_as_long_as_its_windows_take():
     assert (first["seconds"], second["seconds"], last["seconds"]) == (40.0, 14.0, 0.0)
 
 
-def test_at_full_weight_no_windows_are_compared_unless_some_traffic_stays():
+def test_every_step_that_bakes_asks_for_its_windows_the_last_one_too():
     full = [*STEPS[:2], {"weight": 100, "bake": "2s"}]
-    assert steps(steps=full)[-1]["seconds"] == 2.0
+    assert steps(steps=full)[-1]["seconds"] == 14.0
     assert steps(steps=full, holdback=2)[-1]["seconds"] == 14.0
     assert steps(steps=full, holdback=2)[-1]["weight"] == 98.0
 

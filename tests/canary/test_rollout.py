@@ -22,6 +22,7 @@ from canary.events import (
 )
 from canary.rollout import TRANSITIONS, advance
 from canary.rollout_state import OVER, Rollout, State, begin, split_of, waiting_for
+from canary.windows import ArmUsage
 from fleet.errors import InvalidTransition
 from fleet.traffic import HardTrip, HardTripKind, PathTally
 from tests.canary.events_strategy import histories, starts, tally, window
@@ -141,6 +142,52 @@ def test_too_few_requests_hold_the_step_and_say_so():
     rollout, at = passed_step(rollout, 1.0)
     assert rollout.step == 0
     assert "240 of 1000" in (waiting_for(rollout, at) or "")
+
+
+GUARDRAILS = {
+    "itl_p95": {"max_increase": "10%"},
+    "gap_p99": {"max": "250ms"},
+    "stall": {"max_increase": "5pp"},
+    "kv_pressure": {"max_increase": "10pp"},
+    "error_rate": {"max_increase": "5pp"},
+    "acceptance": {"max_decrease": "10%", "reference": 0.7},
+}
+
+
+def full_window(at: float, requests: int, percent: float) -> WindowClosed:
+    """Something for every guardrail to see."""
+    arms = tally(requests, itl=0.015, acceptance=0.75), tally(6)
+    for arm in arms:
+        arm.gap.add(0.03, 50)
+        arm.stall.add(1.0, 5)
+    usage = ArmUsage(looks=2, samples=2, gpus=2.0)
+    return WindowClosed(at, replace(window(*arms, percent=percent), stable_usage=usage, canary_usage=usage))
+
+
+@pytest.mark.parametrize("names", [(name,) for name in GUARDRAILS] + [()], ids=lambda names: "".join(names) or "none")
+def test_no_step_passes_below_its_requests_and_windows_whatever_watches_it(names):
+    limits = {name: GUARDRAILS[name] for name in names}
+    rollout, at = baking(guardrails=limits, min_requests=50, min_windows=8, last_step="no_harm"), 1.0
+    for _ in range(40):
+        at += 2.0
+        rollout = after(rollout, full_window(at, 1, rollout.weight), Ticked(at))
+    assert rollout.step == 0
+    assert "40 of 50" in (waiting_for(rollout, at) or "")
+    for _ in range(2):
+        at += 2.0
+        rollout = after(rollout, full_window(at, 6, rollout.weight), Ticked(at))
+    assert rollout.step == 1
+
+
+def test_windows_in_which_the_canary_was_not_heard_are_not_counted():
+    rollout, at = baking(guardrails={}, min_requests=50, min_windows=3), 1.0
+    busy, idle = full_window(at, 60, 5.0).window, window(PathTally(), tally(6))
+    for item in (busy, busy, busy, *[idle] * 30):
+        at += 2.0
+        rollout = after(rollout, WindowClosed(at, item), Ticked(at))
+    assert (rollout.step, waiting_for(rollout, at)) == (0, "1 of 3 windows in this step")
+    rollout = after(rollout, WindowClosed(at, busy), WindowClosed(at, busy), Ticked(at))
+    assert rollout.step == 1
 
 
 def test_the_last_step_must_show_that_the_canary_is_no_worse():

@@ -142,6 +142,8 @@ def test_no_step_is_taken_but_past_a_passed_one_or_by_an_operator(explored):
         assert (before.state, before.is_applied, before.plan.mode) == (State.BAKING, True, "automatic")
         assert before.elapsed(edge.event.at) >= before.plan.steps[before.step].bake
         assert all(verdict.level == Level.PASS for verdict in verdicts_of(before))
+        assert before.evidence.step_requests[1] >= before.plan.min_requests
+        assert before.evidence.step_windows >= before.plan.min_windows
         aim = min(before.step + 1, len(before.plan.steps) - 1)
         assert lack_of(before.capacity, step_weight(before.plan, aim)) is None
     assert (taken > 0) == (explored.rollouts[0].plan.mode == "automatic")
