@@ -65,7 +65,7 @@ STORIES: Mapping[str, Story] = {
     "cancel_rate": Story("do more clients leave the canary than stable, plus the limit?", "a request", _COUNTS),
     "peak_throughput": Story(
         "does the canary complete fewer requests per second and GPU than stable, less the limit?",
-        "a window in which both paths are saturated and complete 30 requests each",
+        "so many windows, with both paths saturated, as should bring 100 completed requests of each",
     ),
     "acceptance": Story(
         "is less of what is drafted accepted than the reference, less the limit, for each kind of request?",
