@@ -198,10 +198,10 @@ def cautions(plan: Plan, *, speculates: bool = True) -> list[str]:
         found.append("peak_throughput: counts all requests of each path, and only the eligible ones reach the canary")
     if _learns_finely(plan):
         found.append("acceptance: below a limit of 5 % the reference takes some 2,000 requests of a kind to learn")
-    if len(plan.steps) == 1:
-        found.append("steps: everything moves at once, so there is no baseline to compare with")
-    if len(plan.steps) > 1 and plan.last_step == "non_inferior" and plan.steps[-2].weight < 50:
-        found.append("steps: below 50 % it takes hundreds of windows to show that the canary is no slower")
+    if not plan.comparing_steps:
+        watched = f"; only the watch over the holdback of {plan.holdback:g} % compares" if plan.holdback else ""
+        found.append(f"steps: everything moves at once, so no step has a baseline to compare with{watched}")
+    found += _doubts_of_proof(plan)
     for number, step in enumerate(plan.steps[:-1], start=1):
         needed = (plan.min_windows + plan.warmup_windows + 1) * plan.window
         if step.bake < needed:
@@ -217,3 +217,16 @@ def _learns_finely(plan: Plan) -> bool:
 
 _FINE_DECREASE = 0.05
 """What the most requests that are learned from can tell, at a deviation of 0.2 between them."""
+
+
+def _doubts_of_proof(plan: Plan) -> list[str]:
+    """Where the proof that is asked for before everything moves cannot be had, or hardly."""
+    if plan.last_step == "no_harm" or not plan.comparing_steps:
+        return []
+    if plan.guardrails.itl_p95 is None:
+        return ["last_step: non_inferior is a proof on itl_p95, which is not watched: nothing is proven; add it"]
+    if len(plan.steps) == 1:
+        return ["last_step: non_inferior needs a step before the last one: nothing is proven; add one"]
+    if plan.steps[-2].weight < 50:
+        return ["steps: below 50 % it takes hundreds of windows to show that the canary is no slower"]
+    return []

@@ -73,7 +73,7 @@ class QuantileRail:
     stable: Arm
     canary: Arm
     no_harm: EProcess
-    """Against "worse by more than the margin"; lets the last step pass."""
+    """Against "worse by more than the margin" in this step; lets the last step pass."""
     windows: int = 0
     """Bets settled in this step."""
     kind: Literal["quantile"] = "quantile"
@@ -89,7 +89,9 @@ class QuantileRail:
         return MEASURES[self.guardrail]
 
     def next_step(self, share: float) -> QuantileRail:
-        return replace(self, accusation=self.accusation.next_step(share), windows=0)
+        """What was proven at a small weight says nothing of a large one, so no harm has to be shown anew."""
+        fresh = EProcess.start(len(BETS))
+        return replace(self, accusation=self.accusation.next_step(share), no_harm=fresh, windows=0)
 
     def observe(self, window: Window, moment: Moment) -> QuantileRail:
         """Settle a steady window's bets, then let it into the pool.
@@ -173,7 +175,7 @@ class QuantileRail:
         if no_harm.log_e <= 0:
             return None
         missing = (no_harm.log_threshold - no_harm.log_e) / no_harm.log_e
-        return missing * self.accusation.bets * stage.window_seconds
+        return missing * self.windows * stage.window_seconds
 
     def _seen(self) -> str:
         stable, canary = self.stable.p95, self.canary.p95

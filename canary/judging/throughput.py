@@ -133,9 +133,14 @@ class ThroughputRail:
             proof,
             self.canary.count,
             need,
-            self.accusation.seconds_to_trip(proof, stage),
+            self._seconds_to_trip(proof, stage),
             readings(self.stable, self.canary, "rate", " requests/s per GPU"),
         )
+
+    def _seconds_to_trip(self, proof: Proof, stage: Stage) -> float | None:
+        """A bet takes as long as its block."""
+        seconds = self.accusation.seconds_to_trip(proof, stage)
+        return None if seconds is None else seconds * self.windows / self.accusation.bets
 
     def _lacking(self) -> str:
         if not self.seen:

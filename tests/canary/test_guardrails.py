@@ -125,6 +125,19 @@ def test_proof_of_no_harm_is_asked_for_where_the_stage_says_so():
     assert many.level == Level.PASS
 
 
+def test_what_was_proven_at_a_small_weight_is_no_proof_at_a_large_one():
+    proving, chosen = Stage(5, 10, 2.0, 0.5, needs_proof=True), read_plan(plan())
+    evidence = Evidence.start(chosen)
+    for item in fair(150, Behaviour(0.02), Behaviour()):
+        evidence = observe(evidence, chosen, item, is_promoted=False)
+    evidence = evidence.next_step(chosen)
+    for item in fair(12, Behaviour(0.0335), Behaviour(), percent=50.0):
+        evidence = observe(evidence, chosen, item, is_promoted=False)
+    found = next(item for item in judge(evidence, chosen, proving) if item.guardrail == "itl_p95")
+    assert found.level == Level.INSUFFICIENT
+    assert "not yet shown to be at most 10 % slower" in found.reason
+
+
 def test_an_unreached_number_of_requests_is_told_with_the_time_it_takes():
     found = verdict("error_rate", [window(tally(6), tally(30))])
     assert (found.level, found.reason.split(";")[0]) == (Level.INSUFFICIENT, "6 of 10 canary requests")

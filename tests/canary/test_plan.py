@@ -152,6 +152,27 @@ def test_what_is_seldom_wise_is_said():
     assert any("hundreds of windows" in line for line in slow)
 
 
+def test_a_proof_that_nothing_can_give_is_said_to_be_none():
+    blind = read_plan(plan(guardrails={"error_rate": {"max_increase": "1pp"}}))
+    assert any(line.startswith("last_step: non_inferior is a proof on itl_p95") for line in cautions(blind))
+    at_once = read_plan(plan(steps=[{"weight": 100, "bake": "10m"}], holdback=5))
+    assert any("needs a step before the last one" in line for line in cautions(at_once))
+    for honest in (plan(guardrails={}, last_step="no_harm"), plan()):
+        assert not any(line.startswith("last_step") for line in cautions(read_plan(honest)))
+
+
+def test_a_holdback_is_a_baseline_and_lint_says_so():
+    def told(**changes) -> list[str]:
+        return [line for line in cautions(read_plan(plan(**changes))) if "at once" in line]
+
+    assert told(steps=[{"weight": 100}]) == [
+        "steps: everything moves at once, so no step has a baseline to compare with"
+    ]
+    watched = told(steps=[{"weight": 100}], holdback=5)
+    assert watched[0].endswith("; only the watch over the holdback of 5 % compares")
+    assert told(steps=[{"weight": 100, "bake": "10m"}], holdback=5) == []
+
+
 def test_going_back_to_a_path_that_does_not_speculate_needs_no_evidence_that_speculation_pays():
     back = read_plan(plan(stable="speculative", canary="baseline", guardrails={"itl_p95": {"max_increase": "10%"}}))
     assert any(line.startswith("evidence:") for line in cautions(back))
