@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from canary.judging.acceptance import AcceptanceRail
@@ -17,7 +17,7 @@ from canary.judging.split import SplitRail
 from canary.judging.throughput import ThroughputRail
 from canary.limits import AcceptanceDrop, GapSlo, Increase, PeakThroughput, QueueDelay
 from canary.plan import Plan
-from canary.verdict import Level, Proof, Stage, Verdict, worst
+from canary.verdict import Level, Need, Proof, Stage, Verdict, worst
 from canary.windows import Hearing, Window, ended, hearing
 from fleet.traffic import HardTrip, HardTripKind
 
@@ -58,6 +58,9 @@ class Evidence:
     step_seconds: float = 0.0
     step_requests: tuple[int, int] = (0, 0)
     """Stable's and the canary's requests that ended in this step."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Guardrails that have failed, with their reasons then: evidence that sufficed once is a proof, and stays one
+    whatever comes after (the maximum of an e-process keeps Ville's bound)."""
 
     @classmethod
     def start(cls, plan: Plan) -> Evidence:
@@ -130,8 +133,15 @@ def judge(evidence: Evidence, plan: Plan, stage: Stage) -> tuple[Verdict, ...]:
     found = [_hard(evidence, kind) for kind in HardTripKind]
     found.append(_heard(evidence, plan))
     budget = budget_of(plan)
-    found += [rail.judge(stage, budget) for rail in evidence.rails]
+    found += [_latched(rail.judge(stage, budget), evidence.failed) for rail in evidence.rails]
     return tuple(found)
+
+
+def _latched(verdict: Verdict, failed: Mapping[str, str]) -> Verdict:
+    if verdict.level == Level.FAIL or verdict.guardrail not in failed:
+        return verdict
+    reason = f"{failed[verdict.guardrail]}; proven before, and that stays until a retry"
+    return replace(verdict, level=Level.FAIL, reason=reason, need=Need(), trip_seconds=None)
 
 
 def budget_of(plan: Plan) -> Budget:

@@ -21,7 +21,7 @@ from canary.events import (
     Ticked,
     WindowClosed,
 )
-from canary.guardrails import Evidence, Signal, observe
+from canary.guardrails import Evidence, Level, Signal, observe
 from canary.rollout_state import (
     Capacity,
     Rollout,
@@ -31,6 +31,7 @@ from canary.rollout_state import (
     objection_of,
     split_of,
     step_weight,
+    verdicts_of,
     waiting_for,
 )
 from fleet.errors import InvalidTransition
@@ -117,11 +118,18 @@ def _window_closed(rollout: Rollout, event: WindowClosed) -> Rollout:
     silent_since = None
     if evidence.signal == Signal.CANARY_SILENT:
         silent_since = event.at - event.window.seconds if rollout.silent_since is None else rollout.silent_since
-    after = replace(rollout, evidence=evidence, silent_since=silent_since)
+    after = _latched(replace(rollout, evidence=evidence, silent_since=silent_since))
     failure = failure_of(after) if after.plan.mode == "automatic" else None
     if failure is not None:
         return _rolled_back(after, failure)
     return _resettled(after) if rollout.state in (State.BAKING, State.HOLDING) else after
+
+
+def _latched(rollout: Rollout) -> Rollout:
+    """What has failed now stays failed for the attempt."""
+    failing = {verdict.guardrail: verdict.reason for verdict in verdicts_of(rollout) if verdict.level == Level.FAIL}
+    failed = failing | dict(rollout.evidence.failed)
+    return replace(rollout, evidence=replace(rollout.evidence, failed=failed)) if failing else rollout
 
 
 def _hard_tripped(rollout: Rollout, event: HardTripped) -> Rollout:
@@ -171,7 +179,9 @@ def _at_next_step(rollout: Rollout) -> Rollout:
 
 def _promoted(rollout: Rollout, reason: str) -> Rollout:
     evidence = rollout.evidence.next_step(rollout.plan)
-    return replace(rollout, state=State.PROMOTED, reason=reason, override=None, evidence=evidence)
+    after = replace(rollout, state=State.PROMOTED, reason=reason, override=None, evidence=evidence)
+    # The watch asks anew: whoever promoted in spite of a failure knew of it.
+    return replace(after, evidence=replace(evidence, failed={})) if after.is_judged else after
 
 
 def _paused(rollout: Rollout, _: OperatorPaused) -> Rollout:

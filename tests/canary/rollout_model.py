@@ -132,6 +132,7 @@ def situation(rollout: Rollout, at: float) -> Situation:
         silent,
         evidence.signal,
         evidence.trip is None,
+        bool(evidence.failed),
         *_still_counted(evidence),
         *(rail.level if isinstance(rail, FreeJudge) else rail.has_tripped for rail in _rails_of(rollout)),
     )

@@ -21,7 +21,8 @@ from canary.events import (
     WindowClosed,
 )
 from canary.rollout import TRANSITIONS, advance
-from canary.rollout_state import OVER, Rollout, State, begin, split_of, waiting_for
+from canary.rollout_state import OVER, Rollout, State, begin, split_of, verdicts_of, waiting_for
+from canary.verdict import Level
 from canary.windows import ArmUsage
 from fleet.errors import InvalidTransition
 from fleet.traffic import HardTrip, HardTripKind, PathTally
@@ -225,6 +226,27 @@ def test_a_failure_latches_until_the_operator_retries_with_fresh_evidence():
     again = after(rollout, OperatorRetried(9.0))
     assert (again.state, again.attempt, again.step, again.weight) == (State.BAKING, 2, 0, 5.0)
     assert again.evidence == replace(started().evidence, to_skip=2)
+
+
+def test_in_manual_mode_a_proof_stays_whatever_the_windows_after_it_bring():
+    limits = {"itl_p95": {"max_increase": "10%"}}
+    rollout, at = baking(mode="manual", guardrails=limits, last_step="no_harm"), 1.0
+    while rollout.state == State.BAKING:
+        at += 2.0
+        rollout = after(rollout, WindowClosed(at, window(tally(10, itl=0.09), tally(10))))
+    assert rollout.state == State.HOLDING
+    for _ in range(40):
+        at += 2.0
+        rollout = after(rollout, WindowClosed(at, window(tally(10, itl=0.01), tally(10))))
+    found = next(verdict for verdict in verdicts_of(rollout) if verdict.guardrail == "itl_p95")
+    assert found.proof is not None
+    assert not found.proof.is_reached
+    assert (found.level, rollout.state) == (Level.FAIL, State.HOLDING)
+    assert "proven before, and that stays until a retry" in rollout.reason
+    onwards = after(rollout, OperatorPromoted(at, full=False), good_window(at + 2.0, 50.0))
+    assert (onwards.step, onwards.state) == (1, State.HOLDING)
+    again = after(onwards, OperatorAborted(at + 3.0, ""), OperatorRetried(at + 4.0))
+    assert again.evidence.failed == {}
 
 
 def test_a_trip_of_stable_is_not_the_canarys_fault():
