@@ -213,6 +213,24 @@ def _operator_promoted(rollout: Rollout, event: OperatorPromoted) -> Rollout:
     return replace(after, reason=f"{after.reason}, {recorded}")
 
 
+def _kept(rollout: Rollout, event: OperatorPromoted) -> Rollout:
+    """End the watch and the holdback: everything stays with the canary."""
+    if rollout.is_final:
+        raise InvalidTransition(f"rollout '{rollout.id}' is promoted already, for all requests")
+    if rollout.plan.is_partial:
+        raise InvalidTransition(f"rollout '{rollout.id}' is promoted: what does not win stays on stable for good")
+    if not event.full:
+        raise InvalidTransition(f"rollout '{rollout.id}' is promoted: promote --full ends its holdback")
+    lack = lack_of(rollout.capacity, 100.0)
+    if lack:
+        raise InvalidTransition(f"the holdback of rollout '{rollout.id}' cannot end: {lack}")
+    reason = f"the operator ended the holdback of {rollout.plan.holdback:g} %"
+    objection = objection_of(rollout)
+    if objection is not None and objection[0] > Level.INSUFFICIENT:
+        reason += f" in spite of {objection[0].label}: {objection[1]}"
+    return replace(rollout, is_kept=True, reason=reason)
+
+
 def _aborted(rollout: Rollout, event: OperatorAborted) -> Rollout:
     if rollout.is_final:
         raise InvalidTransition(
@@ -271,6 +289,7 @@ TRANSITIONS: dict[tuple[State, type[Event]], Transition] = {
     (_S.PAUSED, OperatorResumed): Transition(_resumed, (_S.BAKING, _S.HOLDING)),
     **{(s, OperatorSetWeight): Transition(_weight_set, (_S.PAUSED,)) for s in _STARTED},
     **{(s, OperatorPromoted): Transition(_operator_promoted, (_S.BAKING, _S.PROMOTED)) for s in _STARTED},
+    (_S.PROMOTED, OperatorPromoted): Transition(_kept, (_S.PROMOTED,)),
     **{(s, OperatorAborted): Transition(_aborted, (_S.ABORTED,)) for s in (*_ACTIVE, _S.PROMOTED)},
     **{(s, OperatorRetried): Transition(_retried, (_S.PREPARING, _S.BAKING)) for s in _ENDED},
 }

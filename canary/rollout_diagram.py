@@ -28,10 +28,11 @@ with a judge that may answer anything after any window. In each of them:
   frozen by `realised_split`, or `mode: manual`);
 - the weight is within its bounds and never above what the ready replicas may get; rolled back and aborted mean 0;
 - a failed attempt is left by `retry` alone, which forgets all its evidence; `abort` works everywhere but after a
-  promotion without holdback, which nothing moves any more;
+  promotion whose holdback is none or was ended, which nothing moves any more;
 - a failing guardrail or a hard trip takes the canary back, paused or not (with `mode: manual` a hard trip and silence);
-- a step is passed only with its bake over, its split applied, every guardrail at `pass` and replicas for the next
-  weight, or by an operator;
+- what has failed stays so for the attempt, also where `mode: manual` only holds for it;
+- a step is passed only with its bake over, its split applied, its requests and windows seen, every guardrail at `pass`
+  and replicas for the next weight, or by an operator;
 - each arrow above is walked, and no other.
 """
 

@@ -65,6 +65,8 @@ class Rollout:
     baking_since: float | None = None
     silent_since: float | None = None
     """Since when canary requests are open and nothing is heard of them."""
+    is_kept: bool = False
+    """Promoted, and an operator has ended the holdback."""
 
     @property
     def target(self) -> float:
@@ -73,7 +75,7 @@ class Rollout:
             case State.PREPARING | State.ROLLED_BACK | State.ABORTED:
                 return 0.0
             case State.PROMOTED:
-                return 100.0 - self.plan.holdback
+                return 100.0 if self.is_kept else 100.0 - self.plan.holdback
             case _:
                 return step_weight(self.plan, self.step) if self.override is None else self.override
 
@@ -84,8 +86,9 @@ class Rollout:
 
     @property
     def is_final(self) -> bool:
-        """Promoted without a holdback, for all requests: the canary's path has become the stable one."""
-        return self.state == State.PROMOTED and self.plan.holdback == 0 and not self.plan.is_partial
+        """Promoted without a holdback, or past it, for all requests: the canary's path has become the stable one."""
+        is_whole = self.is_kept or self.plan.holdback == 0
+        return self.state == State.PROMOTED and is_whole and not self.plan.is_partial
 
     @property
     def is_over(self) -> bool:

@@ -127,6 +127,7 @@ def situation(rollout: Rollout, at: float) -> Situation:
         rollout.capacity,
         rollout.override,
         rollout.is_applied,
+        rollout.is_kept,
         rollout.elapsed(at) >= rollout.plan.steps[rollout.step].bake,
         rollout.baking_since is None,
         silent,

@@ -317,6 +317,22 @@ def test_a_holdback_keeps_a_baseline_that_can_still_take_the_traffic_back():
     assert split_of(rollout) == SetSplit("baseline", None, 0.0)
 
 
+def test_an_operator_ends_the_holdback_and_keeps_the_canary():
+    watching = after(baking(holdback=5), OperatorPromoted(3.0, full=True), SplitApplied(4.0, 3, 1, 0.2))
+    with pytest.raises(InvalidTransition, match="promote --full ends its holdback"):
+        advance(watching, OperatorPromoted(5.0, full=False))
+    with pytest.raises(InvalidTransition, match="0 of 1 canary replicas are ready, too few for 100 %"):
+        advance(after(watching, CapacityChanged(5.0, 0, 1)), OperatorPromoted(6.0, full=True))
+    kept, orders = advance(watching, OperatorPromoted(6.0, full=True))
+    assert orders == (SetSplit("speculative", None, 0.0),)
+    assert (kept.state, kept.weight, kept.is_judged) == (State.PROMOTED, 100.0, False)
+    assert kept.reason == "the operator ended the holdback of 5 %"
+    assert after(kept, SplitApplied(7.0, 4, 1, 0.2), Ticked(900.0), CapacityChanged(901.0, 0, 1)).weight == 100.0
+    for event in (OperatorPromoted(8.0, full=True), OperatorAborted(8.0, "")):
+        with pytest.raises(InvalidTransition, match="is promoted"):
+            advance(kept, event)
+
+
 def test_promotion_without_a_holdback_is_final():
     rollout = after(baking(), OperatorPromoted(3.0, full=True))
     with pytest.raises(InvalidTransition, match="start a rollout to 'baseline' to go back"):

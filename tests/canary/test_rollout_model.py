@@ -76,7 +76,8 @@ def test_every_kind_of_event_is_tried_in_every_situation(explored):
 
 def test_the_weight_stays_within_its_bounds_and_within_what_is_ready(explored):
     for rollout in explored.rollouts:
-        assert 0 <= rollout.weight <= 100 - rollout.plan.holdback or rollout.override is not None
+        is_free = rollout.override is not None or rollout.is_kept
+        assert 0 <= rollout.weight <= 100 - rollout.plan.holdback or is_free
         assert rollout.is_final or rollout.weight <= rollout.capacity.percent
         if rollout.state in (State.PREPARING, *ENDED):
             assert split_of(rollout) == SetSplit("baseline", None, 0.0)
@@ -101,7 +102,8 @@ def test_nothing_but_a_retry_leaves_a_failed_attempt_and_it_forgets_everything(e
 
 def test_nothing_at_all_moves_a_finished_promotion(explored):
     final = {number for number, rollout in enumerate(explored.rollouts) if rollout.is_final}
-    assert bool(final) == (explored.rollouts[0].plan.holdback == 0)
+    assert final
+    assert all(rollout.is_kept for rollout in explored.rollouts if rollout.is_final and rollout.plan.holdback)
     assert all(edge.end in final for edge in explored.edges if edge.start in final)
 
 
