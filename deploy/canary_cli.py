@@ -147,7 +147,9 @@ def resume(url: Url = None, token: Token = None) -> None:
 
 @app.command()
 def promote(
-    full: Annotated[bool, typer.Option("--full", help="Skip all remaining steps; of a promoted canary, end the holdback.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Skip all remaining steps; of a promoted canary, end the holdback.")
+    ] = False,
     url: Url = None,
     token: Token = None,
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from canary.events import RolloutStarted, WindowClosed
+from canary.events import RolloutStarted, Ticked, WindowClosed
 from canary.history import tell
 from canary.record import plan_of, read_record
 from canary.rollout import advance
@@ -39,6 +39,22 @@ def test_the_recorded_events_lead_to_the_recorded_states_weights_and_words(fixtu
             rollout, _ = advance(rollout, event)
         assert (rollout.state.value, rollout.weight, rollout.attempt) == (then.state, then.weight, then.attempt)
         assert tell(before, event, rollout) == then.summary
+
+
+ENDS = {
+    "aa": ("promoted", 100.0, ""),
+    "slow-draft": ("rolled_back", 0.0, "itl_p95"),
+    "simulated-slow": ("rolled_back", 0.0, "itl_p95"),
+}
+
+
+def test_twins_were_promoted_and_slow_drafts_taken_back(fixture):
+    record = read_record(fixture)
+    state, weight, guardrail = ENDS[fixture.name.partition(".")[0]]
+    for found in (record[-1], simulate(record).simulated[-1]):
+        assert (found.state, found.weight) == (state, weight)
+    arrival = next(then for then in reversed(record) if isinstance(then.event, WindowClosed | Ticked))
+    assert f"{state} ({guardrail}" in arrival.summary
 
 
 def test_simulated_by_its_own_plan_it_ends_as_it_did(fixture):
