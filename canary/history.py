@@ -25,11 +25,16 @@ from canary.windows import Window, ended
 def tell(before: Rollout | None, event: RolloutStarted | Event, after: Rollout) -> str:
     """What happened and what became of it."""
     told = _event(event, after)
-    if before is None or before.state != after.state or before.step != after.step or before.attempt != after.attempt:
+    if before is None or _standing(before) != _standing(after):
         told = f"{told}: {_arrival(after)}" if told else _arrival(after)
     if before is not None and before.weight != after.weight:
         told += f"; weight {before.weight:g} % -> {after.weight:g} %"
     return told
+
+
+def _standing(rollout: Rollout) -> tuple[State, int, int, bool]:
+    """What is told anew whenever it changes."""
+    return rollout.state, rollout.step, rollout.attempt, rollout.is_kept
 
 
 def _event(event: RolloutStarted | Event, after: Rollout) -> str:
