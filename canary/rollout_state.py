@@ -129,7 +129,7 @@ def stage_of(rollout: Rollout) -> Stage:
         request_seconds=rollout.evidence.seconds_per_request,
         needs_proof=plan.last_step == "non_inferior" and rollout.step == len(plan.steps) - 2,
         has_baseline=not is_last or plan.holdback > 0,
-        is_promoted=rollout.state == State.PROMOTED and not rollout.is_final,
+        is_promoted=rollout.state == State.PROMOTED and (rollout.is_kept or not rollout.is_final),
         is_before_last=rollout.step == len(plan.steps) - 2,
     )
 

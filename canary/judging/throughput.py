@@ -119,7 +119,8 @@ class ThroughputRail:
             reason = f"requests per second and GPU at peak fell by more than {self.limit * 100:g} %: {self._seen()}"
         elif stage.is_before_last and self.windows < self.min_windows:
             level = Level.INSUFFICIENT
-            reason = f"{self.windows} of {self.min_windows} saturated windows {self._lacking()}"
+            compared = f"{self.windows} of {self.min_windows} saturated windows compared"
+            reason = f"{compared}{self._lacking()}: wait for a peak, or send load"
             need = Need(0, None)
         estimate, interval = self._change()
         return Verdict(
@@ -143,13 +144,13 @@ class ThroughputRail:
         return None if seconds is None else seconds * self.windows / self.accusation.bets
 
     def _lacking(self) -> str:
+        """What the next comparison waits for."""
         if not self.seen:
-            return "compared: wait for a peak, or send load"
+            return ""
         block = self.block or self._next_block()
         if block is None:
-            return "compared: stable has completed nothing in them"
-        more = block.length - block.windows
-        return f"compared: {more} more at peak until each path should have completed {COMPLETIONS} requests"
+            return f" ({self.seen} seen, in which stable completed nothing)"
+        return f" ({block.length - block.windows} more until each path should have completed {COMPLETIONS} requests)"
 
     def _seen(self) -> str:
         stable, canary = self.stable.mean, self.canary.mean
