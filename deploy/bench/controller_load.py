@@ -145,7 +145,8 @@ def sampled_report(requests: int, source: random.Random) -> RouterReport:
     ledger = Ledger("sampled")
     for number in range(requests):
         path = _drawn_path(source)
-        account = ledger.open(str(number), Assignment(path, True, is_control=_is_control(path, source)), 0.0, 1)
+        assigned = Assignment(path, is_compared=True, is_control=_is_control(path, source), is_typical=True)
+        account = ledger.open(str(number), assigned, 0.0, 1)
         _serve(account, path, source)
     return ledger.next_report(60.0, applied_split=0, queued=0)
 
