@@ -67,7 +67,13 @@ EDGES = (
     Edge("equal; every limit 0", NO_SLACK),
     Edge("as bad as the limits allow", AT_LIMIT, BARELY, requests_per_second=2.0),
     Edge("as bad as the limits allow", AT_LIMIT, BARELY),
-    Edge("acceptance 10 % below what was learned", LEARNED, Harm(acceptance=0.63, acceptance_after=1000)),
+    Edge("equal; p95 ITL alone, limit 0", {"itl_p95": {"max_increase": "0%"}}),
+    Edge("errors as many as allowed; alone", {"error_rate": {"max_increase": "0.5pp"}}, Harm(error_rate=0.010)),
+    Edge(
+        "acceptance as low as allowed, from what was learned; alone",
+        LEARNED,
+        Harm(acceptance=0.63, acceptance_after=1000),
+    ),
     Edge("equal; the usual limits", LIMITS, watched=_WATCHED),
     Edge("as bad as the limits allow", AT_LIMIT, BARELY, watched=_WATCHED),
 )
