@@ -77,7 +77,7 @@ def rolled_back(stable: tuple[float, int], canary: tuple[float, int], runs: int 
     """Of so many A/A rollouts of 80 windows, each arm given by its mean completions in a window and its GPUs."""
     source, found = np.random.default_rng(7), 0
     for _ in range(runs):
-        rail, budget = ThroughputRail.start(0.05, 5, 1.0), Budget(0.05, 0.05, 80)
+        rail, budget = ThroughputRail.start(0.05, 5, 1.0), Budget(0.05, 0.05)
         for _ in range(80):
             arms = (busy(int(source.poisson(mean)), gpus=gpus) for mean, gpus in (canary, stable))
             rail = rail.observe(window(usage=(next(arms), next(arms))), Moment())
