@@ -24,6 +24,8 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
+from canary.status import FleetStatus
+from deploy.admin_client import AdminClient
 from deploy.fleet_state import FleetState, Phase, read_state, write_state
 from deploy.manifest import LOOPBACK, build_manifest, local_cpus, model_name
 from deploy.processes import end_all
@@ -36,6 +38,7 @@ POLL_SECONDS = 0.5
 START_SECONDS = 900.0
 """Longest start, a first download of the model not counted."""
 PROBE_SECONDS = 60.0
+DRAFT_SECONDS = 120.0
 OBJECT_STORE_BYTES = 100 * 2**20
 """Tokens never pass through Ray's object store."""
 
@@ -88,6 +91,7 @@ class FleetHost:
         client.deploy_apps(ServeDeploySchema.model_validate(build_manifest(config)))
         self._await_running()
         self._probe_paths()
+        self._await_drafts()
 
     def _resolve(self) -> FleetConfig:
         """The config with every model in a local folder, so that the fleet's processes only have to read it."""
@@ -150,6 +154,14 @@ class FleetHost:
                 self._note(f"asking path '{path}' for a first token")
                 _until_answered(partial(client.post, "/v1/completions", json=body, headers={"x-fleet-path": path}))
 
+    def _await_drafts(self) -> None:
+        """Let drafts join their targets, so that the first request speculates; a fleet serves without them too."""
+        deadline = time.monotonic() + DRAFT_SECONDS
+        with AdminClient(self._state.url, resolve_secret(self._state.admin_token)) as admin:
+            while (missing := lost_drafts(admin.status())) and time.monotonic() < deadline:
+                self._note(f"waiting for the draft of path '{missing[0]}'")
+                time.sleep(POLL_SECONDS)
+
     def _note(self, message: str, *, phase: Phase = Phase.STARTING, applications: dict[str, str] | None = None) -> None:
         changes = {"message": message, "phase": phase, "applications": applications or self._state.applications}
         state = self._state.model_copy(update=changes)
@@ -169,6 +181,11 @@ def local_config(config: FleetConfig, folder: Path, state: FleetState) -> FleetC
     if "journal" not in controller.model_fields_set:
         controller = controller.model_copy(update={"journal": str(folder / "journal.sqlite3")})
     return config.model_copy(update={"router": router, "controller": controller})
+
+
+def lost_drafts(status: FleetStatus) -> list[str]:
+    """Paths that have a draft worker and at least one replica that it has not joined."""
+    return [path["path"] for path in status["paths"] if path["draft"] == "lost"]
 
 
 def main(config_file: str, folder: str) -> NoReturn:

@@ -68,6 +68,23 @@ def matrix(  # noqa: PLR0913 - one argument per option
 
 
 @app.command()
+def report(
+    result_file: Annotated[Path, typer.Argument(help="A result folder, or its report.json.", exists=True)],
+    folder: Annotated[Path, typer.Option("-o", "--output", help="Where report.html and report.csv go.")],
+) -> None:
+    """Make the pages of a result that came as report.json alone."""
+    from deploy.evidence.measure import write_report
+    from deploy.evidence.report import render_table
+    from deploy.evidence.result import read_result
+
+    result = read_result(result_file)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_report(result, folder)
+    console().print(render_table(result))
+    typer.echo(f"report: {folder / 'report.html'}")
+
+
+@app.command()
 def capture(  # noqa: PLR0913 - one argument per option
     upstream: Annotated[str, typer.Option(help="The server that requests are passed on to.")] = DEFAULT_URL,
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",

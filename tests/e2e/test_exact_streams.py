@@ -21,6 +21,10 @@ def fleet(real_fleet: Fleet) -> Fleet:
     return real_fleet
 
 
+def test_a_fleet_is_up_when_its_draft_has_joined(fleet: Fleet) -> None:
+    assert fleet.path(DRAFT)["draft"] in ("healthy", "degraded")
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 async def test_the_speculative_path_answers_byte_for_byte_like_the_baseline(fleet: Fleet, temperature: float) -> None:
     options = {"temperature": temperature, "seed": 7, "max_tokens": LENGTH}

@@ -122,6 +122,16 @@ def test_two_folders_are_compared(serve: Any, tmp_path: Path) -> None:
     assert json.loads(as_json.output)["verdicts"] == []
 
 
+def test_the_pages_of_a_result_are_made_again_from_its_json(serve: Any, tmp_path: Path) -> None:
+    serve(Slowly())
+    run(tmp_path, "--concurrency", "1")
+    made, again = tmp_path / "out", tmp_path / "new" / "folder"
+    result = CliRunner().invoke(app, ["report", str(made / "report.json"), "-o", str(again)])
+    assert result.exit_code == 0, result.output
+    names = ("report.json", "report.csv", "report.html", "matrix.yaml")
+    assert all((again / name).read_bytes() == (made / name).read_bytes() for name in names)
+
+
 def test_a_run_that_measured_nothing_still_ends_with_a_report_and_no_advice_to_roll_out(
     serve: Any, tmp_path: Path
 ) -> None:
