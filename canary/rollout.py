@@ -179,9 +179,7 @@ def _at_next_step(rollout: Rollout) -> Rollout:
 
 def _promoted(rollout: Rollout, reason: str) -> Rollout:
     evidence = rollout.evidence.next_step(rollout.plan)
-    after = replace(rollout, state=State.PROMOTED, reason=reason, override=None, evidence=evidence)
-    # The watch asks anew: whoever promoted in spite of a failure knew of it.
-    return replace(after, evidence=replace(evidence, failed={})) if after.is_judged else after
+    return replace(rollout, state=State.PROMOTED, reason=reason, override=None, evidence=evidence)
 
 
 def _paused(rollout: Rollout, _: OperatorPaused) -> Rollout:
