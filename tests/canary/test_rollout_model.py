@@ -128,10 +128,10 @@ def test_a_failure_takes_the_canary_back_whatever_the_state(explored):
             assert edge.after.state in (State.HOLDING, State.PAUSED, State.PROMOTED)
 
 
-def test_a_failure_stays_for_the_attempt_until_its_watch_begins(explored):
+def test_a_failure_stays_for_the_attempt(explored):
     for edge in explored.edges:
         before, after = edge.before, edge.after
-        if before.evidence.failed and after.attempt == before.attempt and after.state != State.PROMOTED:
+        if before.evidence.failed and after.attempt == before.attempt:
             assert failure_of(after) is not None
             assert not isinstance(edge.event, WindowClosed) or after.state != State.BAKING
 
