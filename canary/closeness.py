@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from canary.guardrails import budget_of
-from canary.rollout_state import Rollout, stage_of, verdicts_of
+from canary.rollout_state import Rollout, verdicts_of
 from canary.verdict import Proof
 
 
@@ -43,9 +43,9 @@ class Watch:
 
     def look(self, rollout: Rollout, seconds: float) -> None:
         """Note the evidence of this moment, where it is nearer than before."""
-        stage, budget = stage_of(rollout), budget_of(rollout.plan)
+        budget = budget_of(rollout.plan)
         for rail in rollout.evidence.rails:
-            proof = rail.proof(stage, budget)
+            proof = rail.proof(budget)
             distance = proof.log_threshold - proof.log_e
             if rail.guardrail not in self._nearest or distance < self._nearest[rail.guardrail][0]:
                 self._nearest[rail.guardrail] = distance, Closest.of(proof, seconds)

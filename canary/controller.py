@@ -28,7 +28,7 @@ from canary.inbox import Inbox
 from canary.journal import Journal
 from canary.notifier import Notifier
 from canary.outlook import outlook
-from canary.plan import PathFacts, Plan, cautions, doubts, misfits, read_plan
+from canary.plan import PathFacts, Plan, cautions, doubts, lone_hosts, misfits, read_plan
 from canary.power import blind_spots
 from canary.rates import Rates, Totals
 from canary.rollout_state import State
@@ -304,6 +304,7 @@ class Controller:
         caution = self._advice(plan).caution if plan.mode == "automatic" else None
         return self._against(plan), [
             *cautions(plan, speculates=self._speculates(plan.canary)),
+            *lone_hosts(plan, self._view.paths),
             *self._drafting_notes(plan.canary),
             *blind_spots(plan),
             *([] if caution is None else [caution]),

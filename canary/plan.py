@@ -183,6 +183,14 @@ def doubts(plan: Plan, live: Mapping[str, Fingerprint]) -> list[str]:
     return list(objections(plan.matrix, live, (plan.stable, plan.canary), needs_cells=plan.is_partial))
 
 
+def lone_hosts(plan: Plan, paths: Mapping[str, PathFacts]) -> list[str]:
+    """The line for paths of one replica, whose host is part of everything that is measured of them."""
+    lone = [f"'{name}'" for name in (plan.stable, plan.canary) if name in paths and paths[name].replicas < 2]
+    if not lone or not plan.guardrails.statistical:
+        return []
+    return [f"paths: {' and '.join(lone)} with one replica: a slow host looks like a slow path; two tell them apart"]
+
+
 def cautions(plan: Plan, *, speculates: bool = True) -> list[str]:
     """What is allowed and seldom wise, one line each; `speculates` is of the canary."""
     found = []

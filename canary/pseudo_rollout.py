@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from canary.guardrails import Evidence, budget_of, observe
 from canary.judging.split import SplitRail
 from canary.plan import Plan
-from canary.verdict import Stage
 from canary.windows import Window
 
 WindowAt = Callable[[int, float], Window]
@@ -49,8 +48,6 @@ def walk(plan: Plan, window_at: WindowAt, *, watched: int = 0) -> Trip | None:
 
 def _tripped(evidence: Evidence, plan: Plan) -> str | None:
     """The first guardrail that would take the canary back."""
-    stage, budget = Stage(plan.min_windows, plan.min_requests, plan.window, None), budget_of(plan)
-    failing = (
-        rail for rail in evidence.rails if not isinstance(rail, SplitRail) and rail.proof(stage, budget).is_reached
-    )
+    budget = budget_of(plan)
+    failing = (rail for rail in evidence.rails if not isinstance(rail, SplitRail) and rail.proof(budget).is_reached)
     return next((rail.guardrail for rail in failing), None)

@@ -114,7 +114,7 @@ class AcceptanceRail:
         known = Reference(alpha=alpha) if self.reference is None else Reference.given(self.reference)
         return Stratum(known, EDetector.start(len(STAKES)))
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
+    def proof(self, budget: Budget) -> Proof:
         """P(ever reached by a canary that keeps its acceptance) ≤ alpha, however long it waits or is watched.
 
         Half of the weight on all requests together, half on the strata. All detectors stake by one clock, so a
@@ -130,7 +130,7 @@ class AcceptanceRail:
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL when the evidence suffices, INSUFFICIENT while no reference is settled or few requests had a draft."""
-        proof, seen = self.proof(stage, budget), self._seen
+        proof, seen = self.proof(budget), self._seen
         level, reason, need = self._level(stage, proof)
         return Verdict(
             self.guardrail,

@@ -128,13 +128,13 @@ class QuantileRail:
             return bucket_of(value_of(threshold) * (1.0 + RELATIVE_ACCURACY) + self.limit)
         return threshold + math.ceil(math.log1p(self.limit) / _BUCKET_WIDTH - 1e-9)
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
+    def proof(self, budget: Budget) -> Proof:
         return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of harm, INSUFFICIENT without enough windows or, for itl_p95 where the stage asks for
         it, without proof of no harm at the whole plan's error rate."""
-        proof = self.proof(stage, budget)
+        proof = self.proof(budget)
         level, reason, need = self._level(stage, proof, Proof(self.no_harm.log_e, -math.log(budget.alpha_total)))
         estimate, interval = self._increase()
         return Verdict(

@@ -73,12 +73,12 @@ class RateRail:
         factors = log_factors(canary, stable, margin=self.limit, seen=self.stable)
         return replace(grown, accusation=self.accusation.settle(factors, is_promoted=moment.is_promoted))
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
+    def proof(self, budget: Budget) -> Proof:
         return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of harm, INSUFFICIENT while too few canary requests ended."""
-        proof, stable, canary = self.proof(stage, budget), self.stable, self.canary
+        proof, stable, canary = self.proof(budget), self.stable, self.canary
         seen = (
             f"canary {canary.failures} of {canary.trials}, stable {stable.failures} of {stable.trials} "
             f"{self.measure.what}"

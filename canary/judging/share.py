@@ -107,12 +107,12 @@ class ShareRail:
             windows=self.windows + 1,
         )
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
+    def proof(self, budget: Budget) -> Proof:
         return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of a difference beyond the limit, INSUFFICIENT without enough windows."""
-        proof = self.proof(stage, budget)
+        proof = self.proof(budget)
         level, reason, need = self._level(stage, proof)
         means = self.canary.mean, self.stable.mean
         return Verdict(

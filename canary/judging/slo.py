@@ -59,12 +59,12 @@ class SloRail:
             windows=self.windows + 1,
         )
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
+    def proof(self, budget: Budget) -> Proof:
         return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof that the limit is broken and that stable does not break it as much."""
-        proof = self.proof(stage, budget)
+        proof = self.proof(budget)
         p99, of_stable = (arm.values.quantile(QUANTILE) for arm in (self.canary, self.stable))
         seen = "no gap seen yet" if p99 is None else f"p99 {p99 * 1000:.0f} ms, limit {self.limit * 1000:g} ms"
         level, reason, need = Level.PASS, seen, Need()

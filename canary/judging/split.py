@@ -67,7 +67,7 @@ class SplitRail:
     def _proof(self) -> Proof:
         return Proof(log_e(self.log_ratios, max(1, self.counters)), -math.log(ALPHA))
 
-    def proof(self, _: Stage, __: Budget) -> Proof:
+    def proof(self, _: Budget) -> Proof:
         return self._proof
 
     def judge(self, _: Stage, __: Budget) -> Verdict:

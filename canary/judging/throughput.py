@@ -107,12 +107,12 @@ class ThroughputRail:
             block=None,
         )
 
-    def proof(self, _: Stage, budget: Budget) -> Proof:
+    def proof(self, budget: Budget) -> Proof:
         return self.accusation.proof(budget)
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:
         """FAIL on proof of a loss; before everything moves, INSUFFICIENT without a peak: no capacity is on trust."""
-        proof = self.proof(stage, budget)
+        proof = self.proof(budget)
         level, reason, need = Level.PASS, self._seen(), Need()
         if proof.is_reached:
             level = Level.FAIL

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from canary.plan import PathFacts, Plan, cautions, misfits, read_plan
+from canary.plan import PathFacts, Plan, cautions, lone_hosts, misfits, read_plan
 from fleet.errors import ConfigError
 from fleet.traffic import Eligibility, SamplingMode
 from tests.canary.world import PATHS, plan
@@ -177,6 +177,16 @@ def test_going_back_to_a_path_that_does_not_speculate_needs_no_evidence_that_spe
     back = read_plan(plan(stable="speculative", canary="baseline", guardrails={"itl_p95": {"max_increase": "10%"}}))
     assert any(line.startswith("evidence:") for line in cautions(back))
     assert not any(line.startswith("evidence:") for line in cautions(back, speculates=False))
+
+
+def test_a_path_of_one_replica_is_said_to_be_one_with_its_host():
+    def told(stable: int, canary: int) -> list[str]:
+        facts = {"baseline": PathFacts(stable, False), "speculative": PathFacts(canary, True)}
+        return lone_hosts(read_plan(plan()), facts)
+
+    assert told(2, 2) == []
+    assert "'speculative' with one replica" in told(2, 1)[0]
+    assert "'baseline' and 'speculative' with one replica" in told(1, 1)[0]
 
 
 def test_a_plan_in_the_shape_of_the_design_lacks_only_evidence():

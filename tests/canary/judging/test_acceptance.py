@@ -9,7 +9,7 @@ from canary.verdict import Level
 from canary.windows import Window
 from fleet.histogram import LogHistogram
 from fleet.traffic import PathTally
-from tests.canary.judging.rails import STAGE, verdict, window
+from tests.canary.judging.rails import verdict, window
 from tests.canary.stats.streams import keeps_promise
 from tests.canary.world import plan
 
@@ -93,7 +93,7 @@ def test_a_canary_at_the_very_limit_of_what_it_learned_is_seldom_taken_back(limi
         for _ in range(70):
             evidence = observe(evidence, chosen, drafted(source, mean, 40), is_promoted=False)
             rail = evidence.rails[0]
-            if rail.proof(STAGE, budget).is_reached:
+            if rail.proof(budget).is_reached:
                 trips += 1
                 break
             if all(stratum.reference.is_settled for stratum in rail.strata.values()):

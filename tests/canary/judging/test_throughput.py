@@ -81,7 +81,7 @@ def rolled_back(stable: tuple[float, int], canary: tuple[float, int], runs: int 
         for _ in range(80):
             arms = (busy(int(source.poisson(mean)), gpus=gpus) for mean, gpus in (canary, stable))
             rail = rail.observe(window(usage=(next(arms), next(arms))), Moment())
-            if rail.proof(STAGE, budget).is_reached:
+            if rail.proof(budget).is_reached:
                 found += 1
                 break
     return found
