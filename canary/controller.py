@@ -48,12 +48,8 @@ from fleet.clock import Clock
 from fleet.config import ControllerConfig, resolve_secret
 from fleet.errors import BadRequest, ConfigError, Conflict, NotFound, Unavailable
 from fleet.metrics import render
-from fleet.traffic import HardTrip, ReplicaReport, ReportReply, RouterReport
+from fleet.traffic import COMMIT_SECONDS, HardTrip, ReplicaReport, ReportReply, RouterReport
 
-__all__ = ["Controller", "PathFacts"]
-
-COMMIT_SECONDS = 0.1
-"""Reports are committed, and so acknowledged, at once, but no more often than this however many routers there are."""
 LOOK_SECONDS = 1.0
 """Between two looks at how busy replicas are, who report about as often."""
 KV_FULL = 0.9

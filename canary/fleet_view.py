@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from canary.plan import PathFacts
 from canary.windows import ArmUsage, AtClose
-from fleet.traffic import HardTrip, HardTripKind, ReplicaReport, RouterReport
+from fleet.traffic import CRASH_LOOP_REPLICAS, CRASH_LOOP_SECONDS, HardTrip, HardTripKind, ReplicaReport, RouterReport
 
 STALE_SECONDS = 5.0
 """Without news for so long a replica or router counts as gone."""
 FULL_SHARE = 0.9
 """Of the sequences that it can run at once: more makes a replica saturated."""
-LOOP_REPLICAS = 3
-LOOP_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +91,16 @@ class FleetView:
             path = self.replicas.pop(replica_id).report.path
             if path in self.paths and self.ready(path) < self.paths[path].replicas:
                 self.losses.append((now, path, replica_id))
-        while self.losses and now - self.losses[0][0] > LOOP_SECONDS:
+        while self.losses and now - self.losses[0][0] > CRASH_LOOP_SECONDS:
             self.losses.popleft()
         return [trip for path in self.paths for trip in self._loop(path)]
 
     def _loop(self, path: str) -> list[HardTrip]:
         lost = sorted({replica for _, of, replica in self.losses if of == path})
-        if len(lost) < LOOP_REPLICAS:
+        if len(lost) < CRASH_LOOP_REPLICAS:
             return []
         self.forget_losses(path)
-        detail = f"{len(lost)} replicas lost within {LOOP_SECONDS:g} s: {', '.join(lost)}"
+        detail = f"{len(lost)} replicas lost within {CRASH_LOOP_SECONDS:g} s: {', '.join(lost)}"
         return [HardTrip(path, HardTripKind.CRASH_LOOP, detail)]
 
     def forget_losses(self, path: str) -> None:

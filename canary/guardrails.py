@@ -17,11 +17,9 @@ from canary.judging.split import SplitRail
 from canary.judging.throughput import ThroughputRail
 from canary.limits import AcceptanceDrop, GapSlo, Increase, PeakThroughput, QueueDelay
 from canary.plan import Plan
-from canary.verdict import Level, Need, Proof, Stage, Verdict, worst
+from canary.verdict import Level, Need, Stage, Verdict
 from canary.windows import Hearing, Window, ended, hearing
 from fleet.traffic import HardTrip, HardTripKind
-
-__all__ = ["Evidence", "Level", "Proof", "Rail", "Signal", "Stage", "Verdict", "judge", "observe", "worst"]
 
 Rail = QuantileRail | SloRail | ShareRail | RateRail | ThroughputRail | AcceptanceRail | SplitRail
 """The state of one guardrail. Each can observe a window, go to the next step, show its proof and judge."""

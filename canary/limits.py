@@ -105,7 +105,7 @@ class OutOfMemory(PlanSection):
     @model_validator(mode="after")
     def _first_trips(self) -> OutOfMemory:
         if self.max != 0:
-            raise ValueError("not available yet: any max but 0; the first failure trips")
+            raise ValueError("the first failure always trips: max must be 0")
         return self
 
 

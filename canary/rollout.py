@@ -21,7 +21,7 @@ from canary.events import (
     Ticked,
     WindowClosed,
 )
-from canary.guardrails import Evidence, Level, Signal, observe
+from canary.guardrails import Evidence, Signal, observe
 from canary.rollout_state import (
     Capacity,
     Rollout,
@@ -34,6 +34,7 @@ from canary.rollout_state import (
     verdicts_of,
     waiting_for,
 )
+from canary.verdict import Level
 from fleet.errors import InvalidTransition
 
 

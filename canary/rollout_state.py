@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from canary.events import RolloutStarted, SetSplit
-from canary.guardrails import Evidence, Level, Stage, Verdict, judge, worst
+from canary.guardrails import Evidence, judge
 from canary.plan import Plan, read_plan
+from canary.verdict import Level, Stage, Verdict, worst
 
 
 class State(StrEnum):

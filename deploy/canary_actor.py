@@ -21,7 +21,8 @@ class CanaryActor:
 
     async def __init__(self, args: ControllerArgs) -> None:  # type: ignore[misc]  # Serve awaits it
         # Serve builds every application in a short-lived process of its own; the statistics stay out of it.
-        from canary.controller import Controller, PathFacts
+        from canary.controller import Controller
+        from canary.plan import PathFacts
 
         self._controller = Controller.open(
             args.controller,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection
 from typing import Annotated
@@ -26,6 +27,11 @@ Token = Annotated[
 def connect(url: str | None, token: str | None) -> AdminClient:
     """The fleet at `url`, else the local one; the local fleet's token is sent to no other."""
     return AdminClient(*address(url, token))
+
+
+def base_url() -> str:
+    """Where a command measures that was told no URL: as the others, FLEET_URL's fleet, else the local one."""
+    return address(os.environ.get("FLEET_URL"), None)[0]
 
 
 def address(url: str | None, token: str | None) -> tuple[str, str | None]:

@@ -40,6 +40,3 @@ class Deadline:
     def remaining(self, clock: Clock) -> float:
         """Seconds left, never below 0."""
         return max(0.0, self.at - clock.monotonic())
-
-    def has_passed(self, clock: Clock) -> bool:
-        return clock.monotonic() >= self.at

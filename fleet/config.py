@@ -17,6 +17,8 @@ from fleet.notices import NoticeKind
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
+LOOKUP_METHODS = ("ngram", "suffix")
+"""Proposers that look up what the text has said before, without a model."""
 HEAD_METHODS = ("eagle", "eagle3", "medusa")
 """Proposers that draft from the target's own states."""
 JUDGED_METHODS = ("draft_model", *HEAD_METHODS)
@@ -104,7 +106,7 @@ class SpeculativeConfig(Section):
             raise ValueError("draft_model needs exactly one of 'model' and 'layers'")
         if self.method in HEAD_METHODS and (self.model is None or self.layers is not None):
             raise ValueError(f"{self.method} needs 'model', the head's hub id or folder, and no 'layers'")
-        if self.method in ("ngram", "suffix") and (self.model is not None or self.layers is not None):
+        if self.method in LOOKUP_METHODS and (self.model is not None or self.layers is not None):
             raise ValueError(f"{self.method} takes neither 'model' nor 'layers'")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError("prompt_lookup_min must not exceed prompt_lookup_max")

@@ -1,4 +1,4 @@
-"""The one tree of errors: each says its HTTP status and whether trying again can help."""
+"""The one tree of errors: each says its HTTP status and its type in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ class FleetError(Exception):
     """Base of everything this project raises on purpose."""
 
     http_status = 500
-    is_retryable = False
     openai_type = "server_error"
 
 
@@ -55,7 +54,6 @@ class Overloaded(FleetError):
     """The bounded queue is full; come back after `retry_after_seconds`."""
 
     http_status = 429
-    is_retryable = True
     openai_type = "rate_limit_error"
 
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
@@ -67,7 +65,6 @@ class Unavailable(FleetError):
     """No replica of the path is ready."""
 
     http_status = 503
-    is_retryable = True
     openai_type = "service_unavailable_error"
 
 
@@ -75,7 +72,6 @@ class DeadlineExceeded(FleetError):
     """The work did not finish in the time it was given."""
 
     http_status = 504
-    is_retryable = True
     openai_type = "timeout_error"
 
 
@@ -83,7 +79,6 @@ class ReplicaLost(FleetError):
     """The replica died, hung or was cut off in mid-stream; `replica` names it where its death is what happened."""
 
     http_status = 502
-    is_retryable = True
 
     def __init__(self, message: str, *, replica: str | None = None) -> None:
         super().__init__(message)
@@ -94,21 +89,18 @@ class OutOfMemory(FleetError):
     """A memory allocation failed in the model worker."""
 
     http_status = 503
-    is_retryable = True
 
 
 class DraftUnavailable(FleetError):
     """The draft worker is not there; the target decodes alone."""
 
     http_status = 503
-    is_retryable = True
 
 
 class ProtocolViolation(FleetError):
     """The other end of a stream sent what it must not send; the stream ends, the worker goes on."""
 
     http_status = 502
-    is_retryable = True
 
 
 class ConfigError(FleetError):

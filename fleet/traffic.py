@@ -42,6 +42,13 @@ class HardTripKind(StrEnum):
     CRASH_LOOP = "crash_loop"
 
 
+CRASH_LOOP_REPLICAS = 3
+"""Distinct replicas of a path, lost within `CRASH_LOOP_SECONDS`."""
+CRASH_LOOP_SECONDS = 120.0
+COMMIT_SECONDS = 0.1
+"""The controller stores reports, and so acknowledges them, no more often than this however many routers there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class WinningCell:
     """Where evidence says that speculation pays: a sampling mode, and how much the canary has open."""

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from fleet.clock import Clock, SystemClock
-from fleet.config import HEAD_METHODS, DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig, explain
+from fleet.config import (
+    HEAD_METHODS,
+    LOOKUP_METHODS,
+    DrillConfig,
+    EngineConfig,
+    ModelConfig,
+    SpeculativeConfig,
+    explain,
+)
 from fleet.errors import ConfigError
 from fleet.traffic import ReplicaReport
 from replicas.compatibility.check import pair_of, require_pair
@@ -32,7 +40,6 @@ from replicas.stream_ledger import StreamLedger
 from replicas.target_model import TargetModel, load_target
 from replicas.token_server import TokenServer
 
-LOOKUPS = ("ngram", "suffix")
 NO_PROPOSER = ProposerState(ProposerHealth.NONE, draft_seconds=0.0, wire_seconds=0.0)
 PROBE_SECONDS = 20.0
 """A health probe that has not got its token by then has failed."""
@@ -154,7 +161,7 @@ async def _start_proposing(
 
 
 def _may_pause_drafting(speculative: SpeculativeConfig | None) -> bool:
-    return speculative is not None and speculative.adaptive and speculative.method not in LOOKUPS
+    return speculative is not None and speculative.adaptive and speculative.method not in LOOKUP_METHODS
 
 
 def _make_engine(settings: WorkerSettings, target: TargetModel, proposing: Proposing | None, clock: Clock) -> Engine:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from fleet.config import RouterConfig
 from fleet.errors import BadRequest, FleetError, NotFound, Overloaded, Unavailable
+from fleet.metrics import CONTENT_TYPE
 from router.access import Access
 from router.answers import error_body
 from router.backend import Control
@@ -40,7 +41,6 @@ SEED_BITS = 53
 """Seeds that the router draws survive clients whose numbers are doubles."""
 READING_SECONDS = 60.0
 """How long a client may go on reading an answer after the time in which it had to be generated."""
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build_app(
@@ -204,7 +204,7 @@ class _Admin:
             self._last_metrics = await self._control.metrics()
         if self._last_metrics is None:
             raise Unavailable("the controller has not been reached yet")
-        return Response(self._last_metrics, media_type=METRICS_TYPE)
+        return Response(self._last_metrics, media_type=CONTENT_TYPE)
 
     async def status(self, request: Request) -> Response:
         self._access.check_admin(request.headers)

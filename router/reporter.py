@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fleet.errors import FleetError
+from fleet.traffic import COMMIT_SECONDS
 from router.backend import Control
 from router.dispatch import Dispatcher
 
@@ -16,8 +17,6 @@ _LOG = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """A controller that takes longer to store a report counts as away; the report is sent again."""
 DELIVERIES = 4
-COMMIT_SECONDS = 0.1
-"""The controller stores reports no more often than this."""
 
 
 class Reporter:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from fleet.errors import FleetError, OutOfMemory, ReplicaLost
-from fleet.traffic import HardTrip, HardTripKind
-
-CRASH_LOOP_REPLICAS = 3
-CRASH_LOOP_SECONDS = 120.0
+from fleet.traffic import CRASH_LOOP_REPLICAS, CRASH_LOOP_SECONDS, HardTrip, HardTripKind
 
 
 class TripWire:

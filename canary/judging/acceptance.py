@@ -12,7 +12,7 @@ from canary.judging.reference import Reference, shares
 from canary.limits import AcceptanceDrop
 from canary.stats.bounded_mean import STAKES, log_factors
 from canary.stats.detector import EDetector, staked, unstaked
-from canary.stats.eprocess import log_weighted_mean_exp
+from canary.stats.eprocess import log_weighted_sum_exp
 from canary.stats.intervals import mean_interval
 from canary.verdict import Level, Need, Proof, Reading, Stage, Verdict
 from canary.windows import Window
@@ -125,7 +125,7 @@ class AcceptanceRail:
         detectors = [stratum.detector.log_r_mean for stratum in self.strata.values() if stratum.seen.count]
         weights = [0.5] + [0.5 / len(detectors)] * len(detectors) if len(detectors) > 1 else [1.0]
         values = [self.overall.log_r_mean, *detectors][: len(weights)]
-        log_e = log_weighted_mean_exp([*values, math.log(unstaked(self.rounds))], [*weights, 1.0])
+        log_e = log_weighted_sum_exp([*values, math.log(unstaked(self.rounds))], [*weights, 1.0])
         return Proof(log_e, -math.log(budget.alpha if self.reference is not None else budget.alpha / 2.0))
 
     def judge(self, stage: Stage, budget: Budget) -> Verdict:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from canary.stats.detector import EDetector, staked, unstaked
-from canary.stats.eprocess import EProcess, log_weighted_mean_exp
+from canary.stats.eprocess import EProcess, log_weighted_sum_exp
 from canary.verdict import Proof, Stage
 
 
@@ -67,13 +67,14 @@ class Accusation:
         """P(ever reached by a canary within its limit) ≤ alpha, in the steps and after promotion together.
 
         The mean, weighted by capital, of two e-processes is one (Vovk & Wang, arXiv 1912.06116), so Ville's
-        inequality holds for it without a horizon. The steps' part keeps the value that it has at promotion.
+        inequality holds for it without a horizon. The steps' part keeps the value that it has at promotion; the
+        watch's is its detector and what that has not staked yet.
         """
         if not budget.watch:
             return Proof(self.process.log_e, -math.log(budget.alpha))
         values = [self.process.log_e, self.late.log_r_mean, math.log(unstaked(self.watched))]
         weights = [1.0 - budget.watch, budget.watch, budget.watch]
-        return Proof(log_weighted_mean_exp(values, weights), -math.log(budget.alpha))
+        return Proof(log_weighted_sum_exp(values, weights), -math.log(budget.alpha))
 
     def seconds_to_trip(self, proof: Proof, stage: Stage) -> float | None:
         """When the evidence will suffice at its mean growth so far; None where it does not grow.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from canary.stats.eprocess import log_mean_exp
+from canary.stats.eprocess import log_add, log_mean_exp
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EDetector:
         """One observation: one log e-value per bet, and the stake > 0 that is added before it."""
         log_stake = math.log(stake)
         moved = zip(self.log_r, log_factors, strict=True)
-        return EDetector(tuple(_log_add(r, log_stake) + factor for r, factor in moved))
+        return EDetector(tuple(log_add(r, log_stake) + factor for r, factor in moved))
 
     @property
     def log_r_mean(self) -> float:
@@ -53,8 +53,3 @@ def staked(number: int) -> float:
     so a late change is found about as soon as such a promise allows.
     """
     return unstaked(number - 1) - unstaked(number)
-
-
-def _log_add(a: float, b: float) -> float:
-    """log(exp(a) + exp(b)) for a finite b."""
-    return max(a, b) + math.log1p(math.exp(-abs(a - b)))

@@ -33,7 +33,7 @@ class EProcess:
         added = min(share, self.reserve)
         if added <= 0:
             return self
-        return EProcess(tuple(_log_add(w, math.log(added)) for w in self.log_wealth), self.reserve - added)
+        return EProcess(tuple(log_add(w, math.log(added)) for w in self.log_wealth), self.reserve - added)
 
     def update(self, log_factors: Sequence[float]) -> EProcess:
         """Settle one round: one log factor per bet."""
@@ -46,7 +46,7 @@ class EProcess:
         return (
             log_mean_exp(self.log_wealth)
             if self.reserve <= 0
-            else _log_add(log_mean_exp(self.log_wealth), math.log(self.reserve))
+            else log_add(log_mean_exp(self.log_wealth), math.log(self.reserve))
         )
 
 
@@ -58,13 +58,14 @@ def log_mean_exp(values: Sequence[float]) -> float:
     return top + math.log(sum(math.exp(value - top) for value in values) / len(values))
 
 
-def log_weighted_mean_exp(values: Sequence[float], weights: Sequence[float]) -> float:
-    """log of the mean of exp(values) with weights that add up to 1, without overflow."""
+def log_weighted_sum_exp(values: Sequence[float], weights: Sequence[float]) -> float:
+    """log of the sum of weight · exp(value), without overflow; a value of -inf adds nothing."""
     top = max(values)
     if math.isinf(top):
         return top
     return top + math.log(sum(w * math.exp(value - top) for value, w in zip(values, weights, strict=True)))
 
 
-def _log_add(a: float, b: float) -> float:
+def log_add(a: float, b: float) -> float:
+    """log(exp(a) + exp(b)) for a finite b."""
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from canary.controller import Controller, PathFacts
+from canary.controller import Controller
+from canary.plan import PathFacts
 from fleet.clock import SystemClock
 from fleet.config import ControllerConfig, RouterConfig
 from fleet.generation import GenerationRequest, TokenChunk

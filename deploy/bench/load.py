@@ -18,6 +18,7 @@ from deploy.bench.asking import ApiClient, Question, Reply, open_http, served_mo
 from deploy.bench.load_plan import Conversation, LoadPlan, conversations
 from deploy.bench.load_result import LoadResult, RequestRecord, failures_line, render, summarise
 from deploy.bench.prompts import SHIPPED_PROMPTS, load_prompts
+from deploy.connection import Url, address
 from fleet.clock import Clock, SystemClock
 from fleet.config import resolve_secret
 from fleet.errors import ConfigError, FleetError
@@ -126,7 +127,7 @@ async def _try_path(client: ApiClient, path: str, clock: Clock) -> None:
 
 
 def load_command(  # noqa: PLR0913 - one argument per option
-    url: Annotated[str, typer.Option(help="Base of the API.")] = "http://127.0.0.1:8000",
+    url: Url = None,
     concurrency: Annotated[int | None, typer.Option(help="Closed loop: conversations held open. (Default 4.)")] = None,
     rate: Annotated[float | None, typer.Option(help="Open loop: conversations begun per second (Poisson).")] = None,
     requests: Annotated[int | None, typer.Option(help="Stop after so many requests. (Default 200.)")] = None,
@@ -148,7 +149,7 @@ def load_command(  # noqa: PLR0913 - one argument per option
     """
     chosen = tuple(prompt for prompt in load_prompts(prompts) if not category or prompt.category in category)
     plan = LoadPlan(
-        url=url,
+        url=address(url, None)[0],
         prompts=chosen,
         concurrency=4 if concurrency is None and rate is None else concurrency,
         rate_per_second=rate,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from canary.evidence import changes
-from deploy.connection import DEFAULT_URL, Token, Url, connect, fingerprints_in
+from deploy.connection import Token, Url, base_url, connect, fingerprints_in
 from deploy.output import Format, Output, console, print_json
 from fleet.config import load_yaml, resolve_secret
 from fleet.errors import ConfigError
@@ -24,7 +24,9 @@ app = typer.Typer(help="Measure where speculation pays, with intervals.", no_arg
 @app.command()
 def matrix(  # noqa: PLR0913 - one argument per option
     file: Annotated[Path | None, typer.Option("-f", "--file", help="matrix.yaml; options below override it.")] = None,
-    url: Annotated[str | None, typer.Option(help=f"Base of the API. (Default {DEFAULT_URL}.)")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Base of the API; default: the file's, FLEET_URL, the local fleet's.")
+    ] = None,
     baseline: Annotated[str | None, typer.Option(help="The path to compare with.")] = None,
     candidate: Annotated[list[str] | None, typer.Option(help="A path to judge; may be repeated.")] = None,
     concurrency: Annotated[
@@ -57,7 +59,8 @@ def matrix(  # noqa: PLR0913 - one argument per option
         "seed": seed,
     }
     given = {**_set(top), "load": _set(load), "workload": _set(workload)}
-    config = parse_matrix(_merged(load_yaml(file) if file else {}, given), str(file or "options"))
+    chosen = {"url": base_url()} | _merged(load_yaml(file) if file else {}, given)
+    config = parse_matrix(chosen, str(file or "options"))
     measured = measure(config, folder, None if api_key is None else resolve_secret(api_key), token)
     write_report(measured.result, folder)
     console().print(render_table(measured.result))
@@ -86,7 +89,9 @@ def report(
 
 @app.command()
 def capture(  # noqa: PLR0913 - one argument per option
-    upstream: Annotated[str, typer.Option(help="The server that requests are passed on to.")] = DEFAULT_URL,
+    upstream: Annotated[
+        str | None, typer.Option(help="Where requests are passed on to; default: FLEET_URL, the local fleet.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = 8100,
     minutes: Annotated[float, typer.Option(min=0.01, help="Ctrl-C ends it earlier.")] = 60.0,
@@ -101,7 +106,7 @@ def capture(  # noqa: PLR0913 - one argument per option
     from deploy.evidence.capture.serve import capture as run_capture
 
     secret = None if key is None else resolve_secret(key)
-    plan = CapturePlan(upstream, host, port, per_bucket, minutes * 60, file, secret)
+    plan = CapturePlan(upstream or base_url(), host, port, per_bucket, minutes * 60, file, secret)
     address = f"http://{host}:{port}"
     reservoirs = run_capture(
         plan, lambda: typer.echo(f"pass requests through {address}; Ctrl-C ends and writes {file}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from deploy.connection import DEFAULT_URL
 from fleet.config import PathName, Section, explain
 from fleet.errors import ConfigError
 
@@ -117,7 +118,7 @@ class PredictConfig(Section):
 class MatrixConfig(Section):
     """One load matrix: candidates × load × sampling, each beside the baseline."""
 
-    url: str = Field("http://127.0.0.1:8000", pattern=r"^https?://")
+    url: str = Field(DEFAULT_URL, pattern=r"^https?://")
     model: str | None = Field(None, min_length=1, description="Name in the API; None = the one served.")
     baseline: PathName = "baseline"
     candidates: tuple[PathName, ...] = Field(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.config import HEAD_METHODS, FleetConfig, ModelConfig, SpeculativeConfig
+from fleet.config import HEAD_METHODS, LOOKUP_METHODS, FleetConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from fleet.tokenizer import Tokenizer
 from replicas.compatibility.drafts import ModelFiles, compare_embedding, compare_models, compare_tokenizers
@@ -17,7 +17,6 @@ from replicas.compatibility.stored import read_config, read_head, read_model, re
 from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.model_store import resolve_head, resolve_model
 
-LOOKUPS = ("ngram", "suffix")
 """Methods without a model."""
 SUPPORTED_SPECULATORS = (None, "eagle3")
 
@@ -44,7 +43,7 @@ def check_pair(pair: Pair, progress: Callable[[str], None], tokenizer: Tokenizer
     Raises ConfigError where a model cannot be found or read at all.
     """
     findings: Iterator[Finding]
-    if pair.method in LOOKUPS:
+    if pair.method in LOOKUP_METHODS:
         findings = iter([Finding("method", "", pair.method, note="needs no model; it fits every target")])
         return PairReport(pair.target.model, pair.method, None, tuple(findings))
     folder = resolve_model(pair.target, progress)

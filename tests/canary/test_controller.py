@@ -8,9 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from canary import inbox
-from canary.controller import Controller, PathFacts
+from canary.controller import Controller
 from canary.explain import STORIES
 from canary.journal import JournalTaken
+from canary.plan import PathFacts
 from canary.status import (
     FleetStatus,
     Outlook,

@@ -7,9 +7,9 @@ from typing import get_type_hints
 import pytest
 from pydantic import TypeAdapter
 
-from canary.guardrails import Evidence, Level, Signal, Stage, judge, observe, worst
+from canary.guardrails import Evidence, Signal, judge, observe
 from canary.plan import read_plan
-from canary.verdict import Verdict
+from canary.verdict import Level, Stage, Verdict, worst
 from fleet.traffic import HardTrip, HardTripKind, PathTally
 from tests.canary.events_strategy import tally, window
 from tests.canary.test_explain import ALL

@@ -90,7 +90,7 @@ def test_the_plan_of_the_design_is_read_with_its_units():
             {"guardrails": {"xyz": {}}},
             "unknown guardrail 'xyz'; known: itl_p95, ttft_p95, tpot_p95, queue_delay",
         ),
-        ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom: not available yet: any max but 0"),
+        ({"guardrails": {"oom": {"max": 3}}}, "guardrails.oom: the first failure always trips"),
         (
             {"guardrails": {"acceptance": {"max_decrease": "10%", "reference": "evidence"}}},
             "reference: evidence needs the plan's evidence",

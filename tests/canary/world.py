@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from canary.controller import Controller, PathFacts
+from canary.controller import Controller
+from canary.plan import PathFacts
 from fleet.config import ControllerConfig, WebhookConfig
 from fleet.histogram import LogHistogram
 from fleet.traffic import HardTrip, Outcome, PathTally, ReplicaReport, ReportReply, RouterReport, Split

@@ -273,6 +273,18 @@ def test_the_local_fleets_token_goes_to_no_other_fleet(monkeypatch: pytest.Monke
     assert seen == ["local-secret", "local-secret", None, "theirs"]
 
 
+def test_load_goes_where_the_other_commands_ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from deploy.connection import base_url
+
+    monkeypatch.setenv("FLEET_STATE", str(tmp_path))
+    assert base_url() == "http://127.0.0.1:8000"
+    local = "http://127.0.0.1:9001"
+    write_state(tmp_path, FleetState(instance="i", pid=1, url=local, model="m", admin_token="s", ray_folder="/x"))
+    assert base_url() == local
+    monkeypatch.setenv("FLEET_URL", "http://there:8000/")
+    assert base_url() == "http://there:8000"
+
+
 @pytest.mark.parametrize(
     ("arguments", "link"),
     [
