@@ -19,7 +19,8 @@ from canary.rollout_state import Rollout
 from fleet.errors import BadRequest
 
 LONGEST_REASON = 500
-QUERIES = ("explain", "history", "export", "lint", "list", "overview", "calibrated")
+OTHERS = ("explain", "history", "export", "lint", "list", "overview", "calibrated")
+"""Commands that move no rollout."""
 
 
 def event_for(name: str, arguments: Mapping[str, Any], at: float) -> Event | None:
@@ -51,7 +52,7 @@ def confirmation(event: Event, after: Rollout) -> str:
 
 
 def known() -> tuple[str, ...]:
-    return ("start", *_MAKERS, *QUERIES)
+    return ("start", *_MAKERS, *OTHERS)
 
 
 def text(arguments: Mapping[str, Any], name: str) -> str:

@@ -331,11 +331,12 @@ class CommandAnswer(TypedDict):
     arguments: start {plan, dry_run=False}; pause, resume, retry {}; promote {full=False}; abort {reason="", by=""};
     set-weight {weight}; history {rollout=latest, limit=200, windows=False};
     export {rollout=latest, after=0, limit=200}; explain {guardrail}; lint {plan}; list {};
-    overview {span="30m" or "12h", after=0.0, after_event=0}.
+    overview {span="30m" or "12h", after=0.0, after_event=0};
+    calibrated {plan, rollout=latest, tried, chosen_seconds, untried=()}.
     """
 
     message: NotRequired[str]
-    """start, pause, resume, promote, abort, retry, set-weight: one line to print."""
+    """start, pause, resume, promote, abort, retry, set-weight, calibrated: one line to print."""
     rollout: NotRequired[RolloutStatus]
     """The same commands: the rollout afterwards (not with dry_run)."""
     events: NotRequired[list[HistoryEntry]]

@@ -11,7 +11,7 @@ class NoticeKind(StrEnum):
     STEP = "step"
     """A step's weight comes into force, or comes back after a hold."""
     HOLD = "hold"
-    """The rollout waits: no data, or too few ready replicas."""
+    """The rollout waits: no data, too few ready replicas, another split than was set, or a failure in manual mode."""
     PROMOTION = "promotion"
     ROLLBACK = "rollback"
     ABORT = "abort"
