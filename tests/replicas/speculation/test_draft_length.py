@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from fleet.generation import Round
 from replicas.speculation.draft_length import (
-    PROBE_EVERY_STEPS,
-    PROBE_STEPS,
+    PLAIN_EVERY_STEPS,
     AcceptanceEstimate,
     Candidate,
     Costs,
     DraftLengths,
     choose_lengths,
 )
+from replicas.speculation.probes import PROBE_EVERY_STEPS, PROBE_ROUNDS
 from replicas.speculation.step_costs import ENOUGH_DRAFTS, Line
 
 seconds = st.floats(1e-4, 0.1)
@@ -35,11 +35,20 @@ def tokens_per_second(batch: list[Candidate], lengths: tuple[int, ...], costs: C
     return tokens / (costs.target.at(rows) + costs.draft.at(max(lengths)))
 
 
-@given(st.lists(candidates, min_size=1, max_size=3), st.builds(Costs, lines, lines, level_rows))
-def test_no_other_lengths_are_faster(batch: list[Candidate], costs: Costs) -> None:
-    choice = choose_lengths(batch, costs)
+@given(
+    st.lists(candidates, min_size=1, max_size=3),
+    st.one_of(
+        st.tuples(st.builds(Costs, lines, lines, level_rows), st.none()),
+        st.tuples(st.builds(Costs, lines, lines), st.integers(0, 13)),
+    ),
+)
+def test_no_other_lengths_are_faster(batch: list[Candidate], case: tuple[Costs, int | None]) -> None:
+    costs, room = case
+    choice = choose_lengths(batch, costs, room)
     found = tokens_per_second(batch, choice.lengths, costs)
     every = itertools.product(*(range(one.cap + 1) for one in batch))
+    every = (lengths for lengths in every if room is None or sum(lengths) <= room)
+    assert room is None or sum(choice.lengths) <= room
     assert found == pytest.approx(max(tokens_per_second(batch, lengths, costs) for lengths in every), rel=1e-9)
     assert choice.rate == pytest.approx(found)
 
@@ -79,38 +88,77 @@ def test_the_estimate_stays_a_probability_and_its_memory_bounded(accepted: list[
 class Serving:
     """A batch that is stepped with a proposer of given quality and given costs; all chance is seeded."""
 
-    def __init__(self, target: Line, draft: Line, sequences: int = 2) -> None:
+    def __init__(self, target: Line, draft: Line, sequences: int = 2, catch_up_seconds: float = 0.0) -> None:
+        """`catch_up_seconds`: what the first draft after a step without one takes beyond its own."""
         self.lengths = DraftLengths()
-        self._target, self._draft = target, draft
-        self._wants = {sequence_id: self.lengths.first(CAP) for sequence_id in range(sequences)}
+        self.seconds, self.tokens = 0.0, 0
+        self._target, self._draft, self._catch_up = target, draft, catch_up_seconds
+        self._wants = dict.fromkeys(range(sequences), CAP)
+        self._has_drafted = True
         self._random = random.Random(5)
 
     def step(self, acceptance: float) -> list[int]:
         """One step; returns what was drafted for each sequence."""
         drafted = list(self._wants.values())
         if any(drafted):
-            self.lengths.observe_draft(max(drafted), self._draft.at(max(drafted)))
-        self.lengths.observe_target(sum(drafted) + len(drafted), self._target.at(sum(drafted) + len(drafted)))
+            self._wait(self._draft.at(max(drafted)) + (0.0 if self._has_drafted else self._catch_up), max(drafted))
+        self._has_drafted = any(drafted)
+        rows = sum(drafted) + len(drafted)
+        self.lengths.observe_target(rows, self._target.at(rows))
+        self.seconds += self._target.at(rows)
         for sequence_id, length in self._wants.items():
             accepted = 0
             while accepted < length and self._random.random() < acceptance:
                 accepted += 1
+            self.tokens += 1 + accepted
             self.lengths.observe_round(sequence_id, Round(length, accepted))
         self._wants = self.lengths.choose(dict.fromkeys(self._wants, CAP))
         return drafted
 
+    def _wait(self, seconds: float, depth: int) -> None:
+        self.lengths.observe_draft(depth, seconds)
+        self.seconds += seconds
+
     def run(self, steps: int, acceptance: float) -> list[list[int]]:
         return [self.step(acceptance) for _ in range(steps)]
+
+    def speed_up(self, steps: int, acceptance: float) -> float:
+        """Tokens per second of so many further steps, over what they are without a proposer."""
+        seconds, tokens = self.seconds, self.tokens
+        self.run(steps, acceptance)
+        alone = len(self._wants) / self._target.at(len(self._wants))
+        return (self.tokens - tokens) / (self.seconds - seconds) / alone
 
 
 CHEAP = {"target": Line(0.03, 0.0002), "draft": Line(0.001, 0.002)}
 
 
 def test_a_useless_proposer_is_asked_only_to_see_whether_it_got_better() -> None:
-    steps = Serving(**CHEAP).run(600, acceptance=0.0)[100:]
+    steps = Serving(**CHEAP).run(700, acceptance=0.0)[200:]
     asked = [drafted for drafted in steps if any(drafted)]
     assert all(max(drafted) == 1 for drafted in asked)
-    assert abs(len(asked) - PROBE_STEPS * (500 // PROBE_EVERY_STEPS)) <= PROBE_STEPS
+    assert 4 * PROBE_ROUNDS <= len(asked) <= PROBE_ROUNDS * (1 + 500 // PROBE_EVERY_STEPS)
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.5])
+@pytest.mark.parametrize("sequences", [1, 4])
+@pytest.mark.parametrize(
+    ("target", "draft", "catch_up_seconds"),
+    [
+        (Line(0.03, 0.0), Line(0.2, 0.01), 0.0),
+        (Line(0.03, 0.0), Line(0.2, 0.01), 0.5),
+        (Line(0.1, 0.0), Line(0.05, 0.0), 0.2),
+        (Line(0.0, 0.01), Line(0.01, 0.0), 0.0),
+        (Line(0.03, 0.0002), Line(0.001, 0.002), 0.0),
+    ],
+    ids=["slow", "slow to resume", "like a process of its own", "every row counts", "cheap"],
+)
+def test_what_a_proposer_costs_beyond_what_it_brings_is_hardly_felt(
+    target: Line, draft: Line, catch_up_seconds: float, sequences: int, acceptance: float
+) -> None:
+    serving = Serving(target, draft, sequences, catch_up_seconds)
+    serving.run(100, acceptance)
+    assert serving.speed_up(2500, acceptance) >= 0.97
 
 
 def test_a_perfect_proposer_is_asked_for_all_it_may_draft() -> None:
@@ -122,11 +170,6 @@ def test_a_proposer_that_becomes_good_is_found_out() -> None:
     assert serving.run(200, acceptance=0.0)[-1] == [0, 0]
     steps = serving.run(40 * PROBE_EVERY_STEPS, acceptance=0.95)
     assert min(steps[-1]) >= 3
-
-
-def test_a_proposer_that_costs_more_than_it_brings_is_left_alone() -> None:
-    steps = Serving(Line(0.03, 0.0), Line(0.2, 0.01)).run(300, acceptance=0.9)[100:]
-    assert sum(map(any, steps)) <= PROBE_STEPS * (len(steps) // PROBE_EVERY_STEPS + 1)
 
 
 def test_what_a_large_batch_costs_does_not_keep_a_small_one_from_drafting() -> None:
@@ -142,14 +185,14 @@ def test_what_a_large_batch_costs_does_not_keep_a_small_one_from_drafting() -> N
 
 
 def test_a_round_that_first_catches_up_is_no_measure_of_the_next() -> None:
-    """Drafting has become free, but whoever resumes it reads for 9 s what was generated without it."""
-    lengths = measured(1, seconds=0.5)
+    """Drafting has become free, but whoever resumes it reads for 0.3 s what was generated without it."""
+    lengths = measured(1, seconds=0.1)
     drafted = [0]
     for _ in range(80 * PROBE_EVERY_STEPS):
         drafted.append(lengths.choose({1: CAP})[1])
         if drafted[-1]:
-            lengths.observe_draft(drafted[-1], 0.0 if drafted[-2] else 9.0)
-    assert all(drafted[-PROBE_EVERY_STEPS:])
+            lengths.observe_draft(drafted[-1], 0.0 if drafted[-2] else 0.3)
+    assert drafted[-PLAIN_EVERY_STEPS:].count(0) <= 1
 
 
 def measured(batch: int, seconds: float) -> DraftLengths:
@@ -164,7 +207,6 @@ def measured(batch: int, seconds: float) -> DraftLengths:
 
 def test_nothing_is_chosen_before_something_is_measured() -> None:
     lengths = DraftLengths()
-    assert lengths.first(4) == 4
     assert lengths.choose({1: 4, 2: 0}) == {1: 4, 2: 0}
 
 
@@ -183,9 +225,26 @@ def test_a_poor_sequence_is_tried_again_beside_good_ones() -> None:
         lengths.observe_round(1, Round(4, 4))
         lengths.observe_round(2, Round(1, 0))
     lengths.observe_target(2, 0.025)
-    chosen = [lengths.choose({1: 4, 2: 4}) for _ in range(PROBE_EVERY_STEPS)]
+    assert lengths.choose({1: 4, 2: 4}) == {1: 0, 2: 0}, "what a step without drafts takes is not known yet"
+    chosen = [lengths.choose({1: 4, 2: 4}) for _ in range(PROBE_EVERY_STEPS - 1)]
     assert all(step[1] == 4 for step in chosen)
-    assert [step[2] for step in chosen] == [0] * (PROBE_EVERY_STEPS - 1) + [1]
+    assert [step[2] for step in chosen] == [0] * (PROBE_EVERY_STEPS - 2) + [1]
+
+
+def test_trees_of_equal_sequences_share_what_room_there_is() -> None:
+    """63 nodes each, and eight rows of 256 taken by the sequences themselves."""
+    costs = Costs(Line(0.03, 0.0), Line(0.001, 0.001), level_rows=(3, 12, 48))
+    lengths = choose_lengths([Candidate(0.7, 3)] * 8, costs, 248).lengths
+    assert sum(costs.draft_rows(3)[length] for length in lengths) <= 248
+    assert min(lengths) >= 2
+
+
+def test_where_not_all_have_room_everyone_has_a_turn() -> None:
+    lengths = measured(4, seconds=0.001)
+    lengths.observe_target(4, 0.03)
+    drafted = [lengths.choose(dict.fromkeys(range(4), 1), 2) for _ in range(9)]
+    assert all(sum(step.values()) <= 2 for step in drafted)
+    assert [sum(step[key] for step in drafted) for key in range(4)] == [4] * 4
 
 
 def test_a_forgotten_sequence_starts_from_what_the_others_showed() -> None:
@@ -195,4 +254,3 @@ def test_a_forgotten_sequence_starts_from_what_the_others_showed() -> None:
     assert lengths.choose({1: 4}) == {1: 0}
     lengths.forget([1])
     assert lengths.choose({1: 4}) == {1: 0}
-    assert lengths.first(4) == 0
