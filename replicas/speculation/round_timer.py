@@ -7,6 +7,8 @@ from dataclasses import dataclass
 MEAN_GAIN = 1 / 8
 DEVIATION_GAIN = 1 / 4
 DEVIATIONS = 4.0
+FIRST_ROUND_STEPS = 8.0
+"""Steps of the target that a first round may take: a draft that needs longer brings nothing either way."""
 
 
 @dataclass(slots=True)
@@ -28,8 +30,15 @@ class RoundTimer:
         self.deviation += DEVIATION_GAIN * (abs(seconds - self.mean) - self.deviation)
         self.mean += MEAN_GAIN * (seconds - self.mean)
 
-    def budget(self) -> float:
-        """The longest wait that is still normal: mean + 4 deviations within the bounds; at first the ceiling."""
-        if self.mean is None:
+    def budget(self, step_seconds: float | None) -> float:
+        """The longest wait that is still normal, within the bounds: mean + 4 deviations.
+
+        Before the first round it goes by the target's step, and where that is unknown too it is the ceiling.
+        """
+        if self.mean is not None:
+            normal = self.mean + DEVIATIONS * self.deviation
+        elif step_seconds is not None:
+            normal = FIRST_ROUND_STEPS * step_seconds
+        else:
             return self.ceiling
-        return min(self.ceiling, max(self.floor, self.mean + DEVIATIONS * self.deviation))
+        return min(self.ceiling, max(self.floor, normal))

@@ -84,6 +84,9 @@ class TargetSession:
         self._has_erred = False
         self._draft_seconds = 0.0
         self._wire_seconds = 0.0
+        self._step_seconds: float | None = None
+        """Of the target, from the end of the waiting to the verdicts."""
+        self._collected_at: float | None = None
 
     # From the draft.
 
@@ -140,6 +143,7 @@ class TargetSession:
     def settle(self, verdicts: Sequence[SequenceVerdict], now: float) -> list[TargetMessage]:
         """Commit what the target decided, and bring the draft up to date."""
         self._resume_after_pause(now)
+        self._note_step(now)
         known = [(self._sequences[v.sequence_id], v) for v in verdicts if self._commit(v)]
         if not self._is_talking:
             return []
@@ -166,13 +170,13 @@ class TargetSession:
         asked = [sequence.asked_at for sequence, _ in self._wanted(wants) if self._is_expected(sequence)]
         if not asked:
             return None
-        until = max(asked) + self._timer.budget()
+        until = max(asked) + self._timer.budget(self._step_seconds)
         return until if until > now else None
 
     def collect(self, wants: Sequence[Want], now: float) -> dict[int, Proposal]:
         """End the waiting: the proposals by sequence id, in the engine's epochs.
 
-        An empty proposal means that nothing was to be expected; a missing one was late or refused.
+        An empty proposal means that nothing was to be expected; a missing one was late or wrong, or nobody is asked.
         """
         answers: dict[int, Proposal] = {}
         arrived = late = 0
@@ -182,8 +186,9 @@ class TargetSession:
                 answers[want.sequence_id] = _for_engine(sequence.proposal, want)
             elif self._is_expected(sequence):
                 late += 1
-            elif self._is_talking and not sequence.is_quarantined:
+            elif self._is_talking and sequence.quarantined_at != want.base_length:
                 answers[want.sequence_id] = Proposal(want.sequence_id, want.epoch, want.base_length, ())
+        self._collected_at = now
         self.counters.late += late
         self._judge_round(arrived, late, now)
         return answers
@@ -291,7 +296,14 @@ class TargetSession:
         self._has_erred = True
         self._to_close.add(sequence.opening.sequence_id)
         sequence.forget_draft()
-        sequence.is_quarantined = True
+        sequence.quarantined_at = len(sequence.token_ids)
+
+    def _note_step(self, now: float) -> None:
+        if self._collected_at is None:
+            return
+        seconds, self._collected_at = now - self._collected_at, None
+        known = self._step_seconds
+        self._step_seconds = seconds if known is None else known + SMOOTHING * (seconds - known)
 
     def _judge_round(self, arrived: int, late: int, now: float) -> None:
         if not self._is_talking:

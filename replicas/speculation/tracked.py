@@ -43,10 +43,10 @@ class Tracked:
         "draft_length",
         "epoch",
         "is_primed",
-        "is_quarantined",
         "is_told",
         "opening",
         "proposal",
+        "quarantined_at",
         "token_ids",
         "unanswered_since",
     )
@@ -59,12 +59,17 @@ class Tracked:
         self.is_told = False
         self.is_primed = False
         """The draft has answered since it was told, so it has read the prompt."""
-        self.is_quarantined = False
+        self.quarantined_at: int | None = None
+        """Committed tokens when the draft answered something impossible; it is not asked again."""
         self.asked = 0
         self.asked_at = 0.0
         self.unanswered_since: float | None = None
         self.proposal: Proposal | None = None
         self._asked_rounds: deque[tuple[int, float]] = deque(maxlen=REMEMBERED_ROUNDS)
+
+    @property
+    def is_quarantined(self) -> bool:
+        return self.quarantined_at is not None
 
     @property
     def is_unanswered(self) -> bool:

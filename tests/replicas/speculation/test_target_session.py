@@ -113,6 +113,7 @@ def test_a_wrong_item_ends_the_drafting_for_that_sequence_for_good(lie):
     session.receive((proposal(told, 7),), 0.0)
     assert session.collect([WANT], 0.0) == {}
     assert session.settle([SequenceVerdict(1, 5, 3, 0, (7,), 4)], 0.0) == [Closing((1,), "quarantined or lost")]
+    assert session.collect([replace(WANT, base_length=4)], 0.0) == {1: Proposal(1, 5, 4, ())}, "owed no more"
     assert session.settle([SequenceVerdict(1, 5, 4, 0, (7,), 4)], 0.0) == []
     assert session.counters.wrong == 1
 
@@ -243,3 +244,12 @@ def test_a_draft_that_cannot_name_distributions_is_refused_only_where_they_are_n
 
 def test_a_shorter_context_of_the_draft_is_no_mismatch():
     assert find_mismatch(IDENTITY, replace(HELLO, max_model_len=16)) is None
+
+
+def test_a_draft_that_freezes_after_its_first_answer_holds_up_a_few_steps_only():
+    session = session_with()
+    session.receive((proposal(opened(session), 7),), 0.01)
+    session.collect([WANT], 0.01)
+    session.settle([SequenceVerdict(1, 5, 3, 1, (7, 8), 4)], 0.04)
+    until = session.wait_until([replace(WANT, base_length=5)], 0.05)
+    assert until == pytest.approx(0.04 + 8 * 0.03)
