@@ -182,7 +182,7 @@ class Engine:
         self._drop(ended, FINISHED)
         if self._speculator is not None:
             self._speculator.read(passed)
-            self._speculator.settle(settled, opened)
+            self._speculator.settle(settled, opened, self._scheduler.draft_room)
 
     def _commit_block(self, sequence: Sequence, block: Block, round_: Round | None) -> bool:
         """Append and emit what the step committed for one sequence; True when that ends it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from replicas.engine.kv_extents import Extent, KvExtents
@@ -50,7 +51,8 @@ class Scheduler:
     """Continuous batching, first come first served.
 
     Every decoding sequence is in every step; drafted tokens, prompts under way and newly admitted prompts share
-    what is left of `max_tokens`. A decoding sequence that cannot grow takes the room of the youngest.
+    what is left of `max_tokens`, drafts among themselves in equal parts. A decoding sequence that cannot grow takes
+    the room of the youngest.
     """
 
     def __init__(self, extents: KvExtents, *, max_sequences: int, max_tokens: int) -> None:
@@ -76,17 +78,26 @@ class Scheduler:
             self.running.remove(sequence)
             self._release(sequence)
 
+    @property
+    def draft_room(self) -> int:
+        """Drafted tokens that the next step has room for.
+
+        Prompts keep half of what decoding leaves, so that long drafts cannot starve them.
+        """
+        decoding = sum(sequence.pending == 1 for sequence in self.running)
+        left = self._max_tokens - decoding
+        return left // 2 if self.waiting or decoding < len(self.running) else left
+
     def schedule(self, drafts: Mapping[int, Draft]) -> Plan:
         """The next step; `drafts` are the proposals by sequence id, of which any prefix may be used."""
         plan = Plan()
         decoding = self._make_room_to_decode(plan)
         budget = self._max_tokens - len(decoding)
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
-        # Prompts keep half of what decoding leaves, so that long drafts cannot starve them.
-        draft_budget = budget // 2 if prefilling or self.waiting else budget
-        for sequence in decoding:
-            drafted = self._fit_draft(plan, sequence, drafts.get(sequence.id, NO_DRAFT).first(draft_budget))
-            draft_budget -= len(drafted)
+        wanted = [drafts.get(sequence.id, NO_DRAFT) for sequence in decoding]
+        shares = fair_shares([len(draft) for draft in wanted], self.draft_room)
+        for sequence, draft, share in zip(decoding, wanted, shares, strict=True):
+            drafted = self._fit_draft(plan, sequence, draft.first(share))
             budget -= len(drafted)
             plan.works.append(Work(sequence, 1, drafted))
         for sequence in prefilling:
@@ -165,3 +176,16 @@ class Scheduler:
         assert sequence.extent is not None
         self._extents.free(sequence.extent)
         sequence.extent = None
+
+
+def fair_shares(wanted: Items[int], available: int) -> list[int]:
+    """What each gets of `available`: all that it wants, or as much as any other that gets less than it wants.
+
+    Of what cannot be divided, the last get one more.
+    """
+    shares = [0] * len(wanted)
+    smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    for taken, index in enumerate(smallest_first):
+        shares[index] = min(wanted[index], available // (len(wanted) - taken))
+        available -= shares[index]
+    return shares

@@ -14,7 +14,7 @@ from replicas.engine.features import FeatureReader, Seen
 from replicas.engine.sequence import Sequence
 from replicas.speculation.draft_length import DraftLengths
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
-from replicas.speculation.proposer import Proposer, ProposerState, Want
+from replicas.speculation.proposer import Proposer, ProposerHealth, ProposerState, Want
 from replicas.speculation.tree import NO_DRAFT, Draft
 
 
@@ -71,6 +71,8 @@ class Speculator:
         self._vocab_size = vocab_size
         self._clock = clock
         self._lengths = DraftLengths(policy.level_rows)
+        self._is_learning = True
+        """What a proposer leaves undone while it is lost, or not even asked, says nothing of what it can do."""
 
     def propose(self, sequences: Iterable[Sequence]) -> tuple[dict[int, Draft], frozenset[int]]:
         """Drafts by sequence id for the next step, and the sequences whose proposal is late or wrong.
@@ -87,11 +89,12 @@ class Speculator:
         started = self._clock.monotonic()
         proposals = self._proposer.propose(wants)
         seconds = self._clock.monotonic() - started
+        self._is_learning = self._proposer.state().health == ProposerHealth.HEALTHY
         drafts = {want.sequence_id: self._usable(want, proposals.get(want.sequence_id)) for want in wants}
         # An empty proposal owes nothing: a prompt still being read, the draft's context, its full cache.
         owed = (want.sequence_id for want in wants if not _is_empty(proposals.get(want.sequence_id)))
         missing = frozenset(sequence_id for sequence_id in owed if not drafts[sequence_id])
-        if missing or any(drafts.values()):
+        if self._is_learning and (missing or any(drafts.values())):
             self._lengths.observe_draft(max(want.max_tokens for want in wants), seconds)
         return drafts, missing if self._policy.must_answer else frozenset()
 
@@ -111,12 +114,15 @@ class Speculator:
                 seen.append(Seen(item.sequence.id, item.position, item.features, followers))
         self._reader.read(seen)
 
-    def settle(self, settled: Items[Settled], joined: Items[Sequence]) -> None:
-        """After a step: choose the next lengths, tell the proposer what was committed and who has joined."""
+    def settle(self, settled: Items[Settled], joined: Items[Sequence], max_rows: int) -> None:
+        """After a step: choose the next lengths, tell the proposer what was committed and who has joined.
+
+        `max_rows` drafted tokens have room in the next step.
+        """
         joined = [sequence for sequence in joined if self._longest(sequence) > 0]
-        for item in settled:
+        for item in settled if self._is_learning else ():
             self._lengths.observe_round(item.sequence.id, replace(item.round, drafted=item.depth))
-        lengths = self._choose([*(item.sequence for item in settled), *joined])
+        lengths = self._choose([*(item.sequence for item in settled), *joined], max_rows)
         verdicts = [_verdict(item, lengths[item.sequence.id]) for item in settled]
         for item in settled:
             item.sequence.draft_length = lengths[item.sequence.id]
@@ -155,10 +161,10 @@ class Speculator:
             )
         )
 
-    def _choose(self, sequences: Items[Sequence]) -> Mapping[int, int]:
+    def _choose(self, sequences: Items[Sequence], max_rows: int) -> Mapping[int, int]:
         # The target adds a token of its own, so a draft of all remaining ones would draft one for nothing.
         caps = {sequence.id: max(0, min(self._longest(sequence), sequence.remaining - 1)) for sequence in sequences}
-        return self._lengths.choose(caps) if self._policy.is_adaptive and caps else caps
+        return self._lengths.choose(caps, max_rows) if self._policy.is_adaptive and caps else caps
 
     def _longest(self, sequence: Sequence) -> int:
         """The longest draft that the request and the path allow."""

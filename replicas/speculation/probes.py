@@ -1,4 +1,4 @@
-"""When is a proposer that does not pay tried again? So seldom that it costs next to nothing, and long enough to tell."""
+"""When is a proposer that does not pay tried again? Seldom enough to cost little, long enough to tell."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleet.generation import GenerationRequest, SamplingParams
 from replicas.engine.kv_extents import KvExtents
-from replicas.engine.scheduler import GROWTH_TOKENS, Plan, Scheduler
+from replicas.engine.scheduler import GROWTH_TOKENS, Plan, Scheduler, fair_shares
 from replicas.engine.sequence import Sequence
 from replicas.engine.text import OutputText
 from replicas.speculation.tree import Draft
@@ -56,17 +56,27 @@ class SlowTwin:
         prefilling = [item for item in running if item.pending > 1]
         left = MAX_TOKENS - len(decoding)
         for_drafts = left // 2 if prefilling or waiting else left
-        expected = {}
-        for item in decoding:
-            drafted = min(draft, item.remaining - 1, for_drafts)
-            for_drafts, left = for_drafts - drafted, left - drafted
-            expected[item.id] = (1, drafted)
+        drafted = dealt([min(draft, item.remaining - 1) for item in decoding], for_drafts)
+        left -= sum(drafted)
+        expected = {item.id: (1, count) for item, count in zip(decoding, drafted, strict=True)}
         for item in prefilling + waiting[: self._max_sequences - len(running)]:
             if left > 0:
                 tokens = min(item.pending, left)
                 expected[item.id] = (tokens, 0)
                 left -= tokens
         return expected
+
+
+def dealt(wanted: list[int], available: int) -> list[int]:
+    """One at a time to everyone who wants more, as long as there is any."""
+    shares = [0] * len(wanted)
+    order = sorted(range(len(wanted)), key=lambda index: (wanted[index], index), reverse=True)
+    while available and shares != wanted:
+        for index in order:
+            gets = available > 0 and shares[index] < wanted[index]
+            shares[index] += gets
+            available -= gets
+    return shares
 
 
 requests = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), min_size=1, max_size=12)
@@ -115,6 +125,20 @@ def test_in_a_tight_arena_all_come_through_the_oldest_first_and_nothing_leaks(
         finished |= {item.id for item in carry_out(scheduler, plan)}
     assert finished == set(range(len(sizes)))
     assert extents.used_tokens == 0
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.integers(0, 40))
+def test_shares_are_as_if_dealt_one_by_one(wanted: list[int], available: int) -> None:
+    assert fair_shares(wanted, available) == dealt(wanted, available)
+
+
+def test_long_drafts_share_what_room_there_is() -> None:
+    scheduler = Scheduler(KvExtents(5000), max_sequences=8, max_tokens=256)
+    for number in range(8):
+        scheduler.add(sequence(number, 4, 200))
+    carry_out(scheduler, scheduler.schedule({}))
+    plan = scheduler.schedule({number: Draft((7,) * 63) for number in range(8)})
+    assert [len(work.drafted) for work in plan.works] == [31] * 8
 
 
 def test_a_probe_goes_first() -> None:

@@ -46,8 +46,8 @@ def test_no_other_lengths_are_faster(batch: list[Candidate], case: tuple[Costs, 
     costs, room = case
     choice = choose_lengths(batch, costs, room)
     found = tokens_per_second(batch, choice.lengths, costs)
-    every = itertools.product(*(range(one.cap + 1) for one in batch))
-    every = (lengths for lengths in every if room is None or sum(lengths) <= room)
+    product = itertools.product(*(range(one.cap + 1) for one in batch))
+    every = [lengths for lengths in product if room is None or sum(lengths) <= room]
     assert room is None or sum(choice.lengths) <= room
     assert found == pytest.approx(max(tokens_per_second(batch, lengths, costs) for lengths in every), rel=1e-9)
     assert choice.rate == pytest.approx(found)
@@ -130,11 +130,11 @@ class Serving:
         return (self.tokens - tokens) / (self.seconds - seconds) / alone
 
 
-CHEAP = {"target": Line(0.03, 0.0002), "draft": Line(0.001, 0.002)}
+CHEAP = (Line(0.03, 0.0002), Line(0.001, 0.002))
 
 
 def test_a_useless_proposer_is_asked_only_to_see_whether_it_got_better() -> None:
-    steps = Serving(**CHEAP).run(700, acceptance=0.0)[200:]
+    steps = Serving(*CHEAP).run(700, acceptance=0.0)[200:]
     asked = [drafted for drafted in steps if any(drafted)]
     assert all(max(drafted) == 1 for drafted in asked)
     assert 4 * PROBE_ROUNDS <= len(asked) <= PROBE_ROUNDS * (1 + 500 // PROBE_EVERY_STEPS)
@@ -162,11 +162,11 @@ def test_what_a_proposer_costs_beyond_what_it_brings_is_hardly_felt(
 
 
 def test_a_perfect_proposer_is_asked_for_all_it_may_draft() -> None:
-    assert Serving(**CHEAP).run(100, acceptance=1.0)[-1] == [CAP, CAP]
+    assert Serving(*CHEAP).run(100, acceptance=1.0)[-1] == [CAP, CAP]
 
 
 def test_a_proposer_that_becomes_good_is_found_out() -> None:
-    serving = Serving(**CHEAP)
+    serving = Serving(*CHEAP)
     assert serving.run(200, acceptance=0.0)[-1] == [0, 0]
     steps = serving.run(40 * PROBE_EVERY_STEPS, acceptance=0.95)
     assert min(steps[-1]) >= 3
@@ -195,6 +195,26 @@ def test_a_round_that_first_catches_up_is_no_measure_of_the_next() -> None:
     assert drafted[-PLAIN_EVERY_STEPS:].count(0) <= 1
 
 
+def test_a_probe_lasts_until_the_draft_has_read_the_prompts_and_shown_what_a_round_costs() -> None:
+    lengths = measured(1, seconds=0.1)
+    reading, rounds = 40, 0
+    while not rounds:
+        is_tried = lengths.choose({1: CAP}) == {1: 1}
+        reading -= is_tried
+        if is_tried and reading <= 0:
+            lengths.observe_draft(1, 0.1)
+            rounds += 1
+    asked = [lengths.choose({1: CAP}) for _ in range(2)]
+    lengths.observe_draft(1, 0.1)
+    assert [*asked, lengths.choose({1: CAP})] == [{1: 1}, {1: 1}, {1: 0}]
+
+
+def test_a_probe_that_nobody_answers_ends() -> None:
+    lengths = measured(1, seconds=0.1)
+    asked = [lengths.choose({1: CAP})[1] for _ in range(1000 * PROBE_EVERY_STEPS // 10)]
+    assert 0 < sum(asked) <= len(asked) / 2
+
+
 def measured(batch: int, seconds: float) -> DraftLengths:
     """Lengths that know what a target step costs, and a draft in a batch of this size."""
     lengths = DraftLengths()
@@ -212,7 +232,7 @@ def test_nothing_is_chosen_before_something_is_measured() -> None:
 
 @given(st.lists(st.integers(0, CAP), min_size=1, max_size=5), st.floats(0, 1), st.integers(0, 200))
 def test_no_length_exceeds_its_cap_even_when_probing(caps: list[int], acceptance: float, steps: int) -> None:
-    serving = Serving(**CHEAP)
+    serving = Serving(*CHEAP)
     serving.run(steps % 70, acceptance)
     chosen = serving.lengths.choose(dict(enumerate(caps)))
     assert all(0 <= chosen[index] <= cap for index, cap in enumerate(caps))
