@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -22,7 +22,10 @@ from replicas.speculation.proposer import ProposerHealth, ProposerState, Want
 from replicas.speculation.tree import ROOT, Tree
 
 BACKLOG_TOKENS = 64
-"""So many tokens are run at the latest; fewer wait for the next draft, so that an unused head costs next to nothing."""
+"""So many tokens are run at the latest while drafts are wanted; fewer wait for the next one."""
+KEPT_TOKENS = 128
+"""While none are wanted nothing is run, and of what was read the last tokens are kept, so many at the least: the head
+goes on from these alone. Its positions are relative, so it takes them for the beginning of the text."""
 
 
 class EagleNetwork(Protocol):
@@ -74,10 +77,14 @@ class EagleProposer:
             if chunk.position == 0:
                 self._cache.release([chunk.sequence_id])
             followed = self._following.read(chunk)
-            if followed is not None:
-                # The target's next step may reuse the memory.
-                followed.backlog.append(replace(chunk, features=chunk.features.clone()))
-                overdue += [followed] if followed.read - followed.cached >= BACKLOG_TOKENS else []
+            if followed is None:
+                continue
+            if followed.is_wanted:
+                followed.keep(chunk)
+                overdue += [followed] if followed.pending >= BACKLOG_TOKENS else []
+            elif followed.keep(chunk, KEPT_TOKENS):
+                followed.cached = 0
+                self._cache.release([followed.sequence_id])
         try:
             self._catch_up(overdue)
         except OutOfMemory:
@@ -143,13 +150,14 @@ class EagleProposer:
             followed.state = state
 
     def _backlog_span(self, followed: Followed) -> Span | None:
-        if followed.read == followed.cached or followed.is_refused:
+        pending = followed.pending
+        if not pending or followed.is_refused:
             return None
-        start = self._place(followed, followed.read)
+        start = self._place(followed, followed.cached + pending)
         if start is None or followed.read > self._shape.context:
             self._refuse([followed])
             return None
-        return Span(start, followed.cached, followed.read - followed.cached)
+        return Span(start, followed.cached, pending)
 
     @torch.inference_mode()
     def _grow(self, growths: Sequence[Growth]) -> None:

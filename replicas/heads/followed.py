@@ -14,6 +14,8 @@ from replicas.speculation.messages import Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Want
 from replicas.speculation.tree import Draft
 
+SURELY_UNWANTED_STEPS = 8
+
 
 @dataclass(slots=True)
 class Followed:
@@ -23,14 +25,34 @@ class Followed:
     read: int = 0
     """Leading tokens that were read."""
     cached: int = 0
-    """Those of them whose keys and values the head has; the others wait in the backlog."""
+    """Those whose keys and values the head has: without a gap up to the backlog, but not always from the first on."""
     backlog: list[Seen] = field(default_factory=list)
     state: Tensor | None = None
     """What the head drafts from: its output (Medusa: the feature) on the last token that was run, [width]."""
     is_refused: bool = False
     """Beyond the head's context or memory: no drafts until the sequence starts anew."""
+    is_wanted: bool = True
+    """Drafts are asked for, as far as is known."""
     opening: Opening | None = None
     output: list[int] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        """Tokens in the backlog, which ends with the last that was read."""
+        return self.read - self.backlog[0].position if self.backlog else 0
+
+    def keep(self, chunk: Seen, tokens: int | None = None) -> bool:
+        """Copy a chunk that was just read to the backlog, of which all or the last `tokens` are needed.
+
+        True where others were let go.
+        """
+        first = self.backlog[0].position if self.backlog else chunk.position
+        if tokens is None:
+            tokens = self.read - first
+        self.backlog.append(_end_of(chunk, tokens))
+        while len(self.backlog) > 1 and self.read - self.backlog[1].position >= tokens:
+            del self.backlog[0]
+        return self.backlog[0].position > first
 
     @property
     def base_length(self) -> int:
@@ -40,6 +62,7 @@ class Followed:
     def open(self, opening: Opening) -> None:
         self.opening = replace(opening, sampling=_for_drafting(opening.sampling))
         self.output = list(opening.token_ids[opening.prompt_length :])
+        self.is_wanted = opening.draft_length > 0
 
     def is_at(self, epoch: int, base_length: int) -> bool:
         return self.opening is not None and (self.opening.epoch, self.base_length) == (epoch, base_length)
@@ -71,11 +94,15 @@ class Following:
 
     def __init__(self) -> None:
         self._by_id: dict[int, Followed] = {}
+        self._unwanted_steps = 0
+        """Steps since a draft was asked for."""
 
     def read(self, seen: Seen) -> Followed | None:
         """The sequence with the chunk noted in it; None where the chunk does not follow what was read before."""
         if seen.position == 0:
-            self._by_id[seen.sequence_id] = Followed(seen.sequence_id)
+            # One that ends needs no drafts either, so a few steps without say nothing of whoever comes next.
+            is_wanted = self._unwanted_steps < SURELY_UNWANTED_STEPS
+            self._by_id[seen.sequence_id] = Followed(seen.sequence_id, is_wanted=is_wanted)
         followed = self._by_id.get(seen.sequence_id)
         if followed is None or followed.is_refused or followed.read != seen.position:
             return None
@@ -86,10 +113,14 @@ class Following:
         self._by_id.setdefault(opening.sequence_id, Followed(opening.sequence_id)).open(opening)
 
     def settle(self, verdicts: Iterable[SequenceVerdict]) -> None:
+        is_unwanted = True
         for verdict in verdicts:
+            is_unwanted &= verdict.next_draft_length == 0
             followed = self._by_id.get(verdict.sequence_id)
             if followed is not None and followed.is_at(verdict.epoch, verdict.base_length):
                 followed.output += verdict.committed
+                followed.is_wanted = verdict.next_draft_length > 0
+        self._unwanted_steps = self._unwanted_steps + 1 if is_unwanted else 0
 
     def close(self, sequence_ids: Iterable[int]) -> None:
         for sequence_id in sequence_ids:
@@ -103,6 +134,13 @@ class Following:
             for followed, want in found
             if followed is not None and followed.is_at(want.epoch, want.base_length) and followed.has_read_all()
         ]
+
+
+def _end_of(chunk: Seen, tokens: int) -> Seen:
+    skipped = max(0, len(chunk.followers) - tokens)
+    # The target's next step may reuse the memory.
+    features = chunk.features[skipped:].clone()
+    return Seen(chunk.sequence_id, chunk.position + skipped, features, chunk.followers[skipped:])
 
 
 def _for_drafting(sampling: SamplingParams) -> SamplingParams:

@@ -79,11 +79,11 @@ class Story:
         prompt = len(self.tokens) if prompt_length is None else prompt_length
         self.proposer.open(Opening(self.sequence_id, self.epoch, tuple(self.tokens), prompt, sampling, 0, 4))
 
-    def commit(self, *tokens: int) -> None:
+    def commit(self, *tokens: int, next_draft_length: int = 4) -> None:
         base = len(self.tokens)
         self.tokens += tokens
         self.read(len(self.tokens) - 1)
-        self.proposer.settle([SequenceVerdict(self.sequence_id, self.epoch, base, 0, tokens, 4)])
+        self.proposer.settle([SequenceVerdict(self.sequence_id, self.epoch, base, 0, tokens, next_draft_length)])
 
     def want(self, depth: int) -> Want:
         return Want(self.sequence_id, self.epoch, len(self.tokens), depth)

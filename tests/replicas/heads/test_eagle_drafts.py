@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.engine.sampling import Draw
+from replicas.heads import eagle_proposer
+from replicas.heads.followed import SURELY_UNWANTED_STEPS
 from replicas.speculation.messages import Closing
 from replicas.speculation.tree import ROOT, Draft, Tree
 from tests.replicas.heads.checkpoints import EAGLE3S, EAGLES, VOCABULARY, Files, eagle, eagle3
@@ -20,6 +22,7 @@ from tests.replicas.heads.reference import SlowEagle, greedy_tree
 
 COUNTS = (2, 2, 1)
 DRAW = Draw(GREEDY, 0, (), ())
+KEPT = 24
 VARIANTS = {**EAGLES, **EAGLE3S}
 
 
@@ -31,11 +34,13 @@ def width_of(files: Files) -> int:
     return 48 if "lm_head.weight" in files.tensors else 16
 
 
-def slow_draft(slow: SlowEagle, story: Story, counts: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """What the twin drafts after the whole story, from scratch."""
+def slow_draft(
+    slow: SlowEagle, story: Story, counts: tuple[int, ...], first: int = 0
+) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """What the twin drafts after the whole story, or after what it saw from token `first` on, from scratch."""
     slow = SlowEagle(slow.files, slow.is_eagle3)
     state = torch.empty(0)
-    for position in range(len(story.tokens) - 1):
+    for position in range(first, len(story.tokens) - 1):
         state = slow.step(slow.fused(story.features[position]), story.tokens[position + 1])
     return greedy_tree(slow, state, counts)
 
@@ -115,6 +120,58 @@ def test_a_long_backlog_is_run_before_it_is_asked_for_and_a_short_one_is_not(tmp
     assert proposer.used_tokens == 0
     story.read(64)
     assert proposer.used_tokens > 0
+
+
+@pytest.fixture
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for later is short, so that the twin is quick."""
+    monkeypatch.setattr(eagle_proposer, "KEPT_TOKENS", KEPT)
+
+
+@pytest.mark.usefixtures("short_memory")
+@pytest.mark.parametrize("name", ["llama3", "sliding", "published"])
+def test_as_long_as_nobody_wants_drafts_a_head_runs_over_nothing(name: str, tmp_path: Path) -> None:
+    slow, tree = slow_of(name), Tree.chain(3)
+    head = head_from(slow.files, tmp_path)
+    proposer = proposer_on(head, tree)
+    story = Story(proposer, 1, [5, 17, 8, 30], features(2 * KEPT + 50, width_of(slow.files), seed=1))
+    story.read(3)
+    story.open()
+    assert len(story.draft()) == 3
+    with patch.object(head, "fuse") as runs:
+        story.commit(7, next_draft_length=0)
+        for number in range(KEPT - 10):
+            story.commit(number % VOCABULARY, next_draft_length=0)
+        held = proposer.used_tokens
+        assert held > 0, "what is still in one piece with the backlog is kept"
+        for number in range(50):
+            story.commit(number * 7 % VOCABULARY, next_draft_length=0)
+    assert not runs.called
+    assert proposer.used_tokens == 0
+    first = len(story.tokens) - 1 - KEPT
+    assert story.draft().token_ids == max(slow_draft(slow, story, (1, 1, 1), first).values(), key=len)
+    story.commit(3, 4)
+    assert story.draft().token_ids == max(slow_draft(slow, story, (1, 1, 1), first).values(), key=len)
+
+
+@pytest.mark.usefixtures("short_memory")
+def test_who_comes_while_nobody_wants_drafts_is_read_from_its_end(tmp_path: Path) -> None:
+    slow = slow_of("llama3")
+    head = head_from(slow.files, tmp_path)
+    proposer = proposer_on(head, Tree.chain(3))
+    other = Story(proposer, 1, [5, 17, 8, 30], features(40, 16, seed=2))
+    other.read(3)
+    other.open()
+    for number in range(1 + SURELY_UNWANTED_STEPS):
+        other.commit(number, next_draft_length=0)
+    prompt = [number * 5 % VOCABULARY for number in range(3 * KEPT)]
+    story = Story(proposer, 2, prompt, features(len(prompt), 16, seed=1))
+    with patch.object(head, "fuse") as runs:
+        story.read(2 * KEPT)
+        story.read(len(prompt) - 1)
+    assert not runs.called
+    story.open()
+    assert story.draft().token_ids == max(slow_draft(slow, story, (1, 1, 1), KEPT).values(), key=len)
 
 
 def test_beyond_its_context_a_head_drafts_nothing_and_holds_nothing(tmp_path: Path) -> None:
