@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.generation import Round
-from replicas.speculation.draft_length import (
-    PLAIN_EVERY_STEPS,
-    AcceptanceEstimate,
-    Candidate,
-    Costs,
-    DraftLengths,
-    choose_lengths,
-)
+from replicas.speculation.best_lengths import Candidate, Costs, choose_lengths
+from replicas.speculation.draft_length import PLAIN_EVERY_STEPS, AcceptanceEstimate, DraftLengths
 from replicas.speculation.probes import PROBE_EVERY_STEPS, PROBE_ROUNDS
 from replicas.speculation.step_costs import ENOUGH_DRAFTS, Line
 
