@@ -48,14 +48,6 @@ class Growth:
             node = self.tree.parents[node]
         return tokens[::-1]
 
-    def first_branch(self) -> list[int]:
-        """Drafted tokens along the likeliest children."""
-        node, tokens = ROOT, []
-        while children := [child for child in self.tree.children(node) if child in self.numbers]:
-            node = children[0]
-            tokens.append(self.token(node))
-        return tokens
-
     def add(self, parent: int, candidates: Candidates) -> None:
         """Hang a node's candidates, likeliest first, where the tree has children for them.
 

@@ -81,24 +81,20 @@ class MedusaProposer:
         with allocation_failures():
             logits = self._network(torch.stack([_state(growth.followed) for growth in growths]), depth)
         for head in range(depth):
-            rows = [row for row, growth in enumerate(growths) if growth.tree.depth > head]
-            self._draft_level(logits[head, rows], [growths[row] for row in rows], head)
+            self._draft_level(logits[head], growths, head)
 
     def _draft_level(self, logits: Tensor, growths: Sequence[Growth], head: int) -> None:
         """A head knows nothing of the branch that it continues: all nodes of a level get the same candidates.
 
-        Penalties see the likeliest branch.
+        Penalties see the likeliest branch that goes on. Its length is the level's own, and with it the noise.
         """
-        parents = [[ROOT] if head == 0 else list(growth.tree.level(head)) for growth in growths]
-        widths = [
-            max(growth.tree.width(node) for node in nodes) for growth, nodes in zip(growths, parents, strict=True)
-        ]
-        draws = [growth.followed.draw(growth.first_branch()) for growth in growths]
-        candidates = self._picker.pick(logits, draws, widths)
-        for growth, nodes, found in zip(growths, parents, candidates, strict=True):
-            for node in nodes:
-                if node in growth.numbers:
-                    growth.add(node, found)
+        parents = [[ROOT] if head == 0 and len(growth.tree) else growth.next_nodes(head) for growth in growths]
+        rows = [row for row, nodes in enumerate(parents) if nodes]
+        widths = [max(growths[row].tree.width(node) for node in parents[row]) for row in rows]
+        draws = [growths[row].followed.draw(growths[row].branch(parents[row][0])) for row in rows]
+        for row, found in zip(rows, self._picker.pick(logits[rows], draws, widths), strict=True):
+            for node in parents[row]:
+                growths[row].add(node, found)
 
 
 def _state(followed: Followed) -> Tensor:
