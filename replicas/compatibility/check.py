@@ -11,7 +11,7 @@ from fleet.errors import ConfigError
 from fleet.tokenizer import Tokenizer
 from replicas.compatibility.drafts import ModelFiles, compare_embedding, compare_models, compare_tokenizers
 from replicas.compatibility.findings import Finding, PairReport, refusal
-from replicas.compatibility.heads import HeadFiles, compare_head
+from replicas.compatibility.heads import HeadFiles, HeadUse, compare_head
 from replicas.compatibility.layout import Kind, recognise
 from replicas.compatibility.stored import read_config, read_head, read_model, read_shapes
 from replicas.engine.decoder_config import load_config, shares_embedding
@@ -30,11 +30,23 @@ class Pair:
     model: str | None = None
     layers: int | None = None
     draft_length: int = 1
+    revision: str | None = None
+    """Of the proposer's hub id."""
+    taps_outputs: bool = False
+    """The layer ids of an EAGLE-3 head name the states that leave those layers."""
 
 
 def pair_of(target: ModelConfig, speculative: SpeculativeConfig) -> Pair:
     """The pair that a path's config describes."""
-    return Pair(target, speculative.method, speculative.model, speculative.layers, speculative.draft_length)
+    return Pair(
+        target,
+        speculative.method,
+        speculative.model,
+        speculative.layers,
+        speculative.draft_length,
+        speculative.revision,
+        speculative.eagle_aux_layers == "output",
+    )
 
 
 def check_pair(pair: Pair, progress: Callable[[str], None], tokenizer: Tokenizer | None = None) -> PairReport:
@@ -50,7 +62,7 @@ def check_pair(pair: Pair, progress: Callable[[str], None], tokenizer: Tokenizer
     if pair.model is None:
         findings = _compare_layers(pair, folder)
     else:
-        findings = _compare(pair, folder, _proposer_folder(pair, progress), tokenizer)
+        findings = _compare(pair, folder, proposer_folder(pair, progress), tokenizer)
     proposer = pair.model or f"its first {pair.layers} layers"
     return PairReport(pair.target.model, pair.method, proposer, tuple(findings))
 
@@ -71,6 +83,14 @@ def require_paths(config: FleetConfig, progress: Callable[[str], None]) -> None:
             require_pair(pair_of(config.model, path.speculative), progress)
         except ConfigError as error:
             raise ConfigError(f"path '{name}': {error}") from error
+
+
+def proposer_folder(pair: Pair, progress: Callable[[str], None]) -> Path:
+    """A head as it was published, which need not be in safetensors; everything else as a model. Raises ConfigError."""
+    model = str(pair.model)
+    if Path(model).expanduser().is_dir() or pair.method in HEAD_METHODS:
+        return resolve_head(model, pair.revision, progress)
+    return resolve_model(ModelConfig(model=model, revision=pair.revision), progress)
 
 
 def _compare(pair: Pair, target: Path, proposer: Path, tokenizer: Tokenizer | None) -> Iterator[Finding]:
@@ -94,7 +114,7 @@ def _compare(pair: Pair, target: Path, proposer: Path, tokenizer: Tokenizer | No
             yield compare_embedding(*models)
         return
     head = HeadFiles(kind, read_head(proposer), shapes)
-    yield from compare_head(read_model(target), head, pair.draft_length)
+    yield from compare_head(read_model(target), head, HeadUse(pair.draft_length, pair.taps_outputs))
     if (proposer / "tokenizer.json").is_file():
         yield from compare_tokenizers(pair.target.model, theirs, str(pair.model), Tokenizer.load(proposer))
 
@@ -138,11 +158,3 @@ def _architecture(pair: Pair, folder: Path) -> Finding:
     except ConfigError as error:
         return Finding("architecture", "", kind, problem=str(error), remedy="take a draft of a supported kind")
     return Finding("architecture", "", kind)
-
-
-def _proposer_folder(pair: Pair, progress: Callable[[str], None]) -> Path:
-    """A head as it was published, which need not be in safetensors; everything else as a model."""
-    path = Path(str(pair.model)).expanduser()
-    if path.is_dir() or pair.method in HEAD_METHODS:
-        return resolve_head(str(pair.model), None, progress)
-    return resolve_model(ModelConfig(model=str(pair.model)), progress)

@@ -16,6 +16,7 @@ from replicas.compatibility.layout import (
 )
 from replicas.compatibility.stored import Shape, StoredHead, StoredModel
 
+MEDUSA2_PREFIX = "medusa_head."
 OTHER_TARGET = "take the head that was made for this target"
 BROKEN_FILE = "download the head again, or report it to whoever published it"
 MOST_NAMED = 3
@@ -30,18 +31,36 @@ class HeadFiles:
     shapes: Mapping[str, Shape]
 
 
-def compare_head(target: StoredModel, head: HeadFiles, draft_length: int) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class HeadUse:
+    """How a path means to use a head."""
+
+    draft_length: int
+    """Tokens of the longest branch."""
+    taps_outputs: bool = False
+    """The layer ids of an EAGLE-3 head name the states that leave those layers."""
+
+
+def compare_head(target: StoredModel, head: HeadFiles, use: HeadUse) -> Iterator[Finding]:
     """Every comparison that the kind of head calls for. Raises ConfigError where its config lacks a size."""
     if head.kind is Kind.MEDUSA:
-        yield from _compare_medusa(target, head, draft_length)
+        yield from _compare_medusa(target, head, use.draft_length)
     else:
-        yield from _compare_eagle(target, head)
+        yield from _compare_eagle(target, head, use)
     if head.config.made_for:
         yield Finding("made for", "", head.config.made_for, note="as its config says; files cannot prove it")
 
 
 def _compare_medusa(target: StoredModel, head: HeadFiles, draft_length: int) -> Iterator[Finding]:
     sizes = medusa_shape(head.shapes)
+    if any(name.startswith(MEDUSA2_PREFIX) for name in head.shapes):
+        yield Finding(
+            "layout",
+            "",
+            "Medusa-2",
+            problem="its heads lie inside the whole model that was trained with them",
+            remedy=f"save its '{MEDUSA2_PREFIX}' tensors alone, without that prefix, and serve its model as the target",
+        )
     yield _sizes("hidden size", target.hidden_size, sizes.hidden)
     yield _tensors(head, expected_medusa(head.shapes))
     if sizes.vocabulary is None:
@@ -61,7 +80,7 @@ def _compare_medusa(target: StoredModel, head: HeadFiles, draft_length: int) -> 
     )
 
 
-def _compare_eagle(target: StoredModel, head: HeadFiles) -> Iterator[Finding]:
+def _compare_eagle(target: StoredModel, head: HeadFiles, use: HeadUse) -> Iterator[Finding]:
     config = head.config
     width = config.target_hidden_size or config.hidden_size or 0
     has_own_embedding = "embed_tokens.weight" in head.shapes
@@ -69,7 +88,7 @@ def _compare_eagle(target: StoredModel, head: HeadFiles) -> Iterator[Finding]:
     yield _sizes("vocabulary", target.vocab_size, config.vocab_size or 0)
     if head.kind is Kind.EAGLE3:
         yield _draft_vocabulary(target, head)
-        yield _taps(target, config)
+        yield _taps(target, config, use)
     yield _tensors(head, _expected(target, head))
     yield _layers(config)
     yield _context(target, config)
@@ -100,15 +119,21 @@ def _draft_vocabulary(target: StoredModel, head: HeadFiles) -> Finding:
     return Finding("draft vocabulary", f"{target.vocab_size}", f"{rows}", problem=problem, remedy=OTHER_TARGET)
 
 
-def _taps(target: StoredModel, config: StoredHead) -> Finding:
-    """The target's states that the head reads: entering layers 2, n/2 and n−3 unless its config names others."""
+def _taps(target: StoredModel, config: StoredHead, use: HeadUse) -> Finding:
+    """The target's states that the head reads: entering layers 2, n/2 and n−3 unless its config names others.
+
+    Those are taken as the states that enter these layers, or that leave them, as `heads.eagle3.eagle3_taps` does.
+    """
     layers = target.num_hidden_layers
-    taps = config.tap_ids or (2, layers // 2, layers - 3)
+    taps: tuple[int, ...] = (2, layers // 2, layers - 3)
+    if config.tap_ids is not None:
+        taps = tuple(number + use.taps_outputs for number in config.tap_ids)
     shown = ", ".join(map(str, taps))
-    if len(set(taps)) == len(taps) and all(0 <= tap <= layers for tap in taps):
+    if taps and len(set(taps)) == len(taps) and all(0 <= tap <= layers for tap in taps):
         return Finding("tapped layers", f"{layers} layers", shown)
     problem = f"a target of {layers} layers does not have the states entering layers {shown}"
-    return Finding("tapped layers", f"{layers} layers", shown, problem=problem, remedy=OTHER_TARGET)
+    remedy = f"set eagle_aux_layers: entering, or {OTHER_TARGET}" if use.taps_outputs else OTHER_TARGET
+    return Finding("tapped layers", f"{layers} layers", shown, problem=problem, remedy=remedy)
 
 
 def _expected(target: StoredModel, head: HeadFiles) -> dict[str, Shape]:

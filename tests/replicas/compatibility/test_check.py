@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 
 from fleet.config import FleetConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
+from replicas import model_store
 from replicas.compatibility.check import Pair, check_pair, pair_of, require_pair, require_paths
 from replicas.compatibility.findings import Finding, PairReport
 from tests.replicas.compatibility import published as p
@@ -237,6 +238,29 @@ def test_a_refusal_is_one_line_with_what_to_do(target: Path, draft: Path) -> Non
     ) as no:
         require_pair(pair, lambda line: None)
     assert "\n" not in str(no.value)
+
+
+def test_a_pinned_revision_is_the_one_that_is_compared(
+    target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = p.write_head(tmp_path / "head", p.medusa(), p.MEDUSA_CONFIG)
+    asked: list[tuple[str, str | None]] = []
+
+    def snapshot(repository: str, revision: str | None, files: tuple[str, ...], *, offline: bool) -> Path:
+        asked.append((repository, revision))
+        return head if "head" in repository else draft
+
+    monkeypatch.setattr(model_store, "_snapshot", snapshot)
+    for method, name in (("draft_model", "someone/a-draft"), ("medusa", "someone/a-head")):
+        speculative = SpeculativeConfig.model_validate({"method": method, "model": name, "revision": "v2"})
+        check_pair(pair_of(ModelConfig(model=str(target)), speculative), lambda line: None)
+    assert asked == [("someone/a-draft", "v2"), ("someone/a-head", "v2")]
+
+
+def test_a_path_says_how_an_eagle3_heads_layer_ids_are_read(target: Path) -> None:
+    value = {"method": "eagle3", "model": "head", "eagle_aux_layers": "output"}
+    assert pair_of(ModelConfig(), SpeculativeConfig.model_validate(value)).taps_outputs
+    assert not pair_of(ModelConfig(), SpeculativeConfig(method="eagle3", model="head")).taps_outputs
 
 
 def test_a_fleet_names_the_path_of_the_wrong_pair(target: Path) -> None:

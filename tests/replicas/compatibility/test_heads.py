@@ -9,7 +9,7 @@ import pytest
 
 from fleet.errors import ConfigError
 from replicas.compatibility.findings import Finding
-from replicas.compatibility.heads import HeadFiles, compare_head
+from replicas.compatibility.heads import HeadFiles, HeadUse, compare_head
 from replicas.compatibility.layout import Kind, medusa_shape, recognise
 from replicas.compatibility.stored import StoredHead, StoredModel, read_head, read_shapes
 from tests.replicas.compatibility import published as p
@@ -17,11 +17,14 @@ from tests.replicas.compatibility import published as p
 TARGET = StoredModel.model_validate(p.TARGET)
 
 
-def compare(folder: Path, target: StoredModel = TARGET, draft_length: int = 3) -> dict[str, Finding]:
+def compare(
+    folder: Path, target: StoredModel = TARGET, draft_length: int = 3, *, taps_outputs: bool = False
+) -> dict[str, Finding]:
     shapes = read_shapes(folder)
     kind = recognise(shapes)
     assert kind is not None
-    findings = list(compare_head(target, HeadFiles(kind, read_head(folder), shapes), draft_length))
+    use = HeadUse(draft_length, taps_outputs)
+    findings = list(compare_head(target, HeadFiles(kind, read_head(folder), shapes), use))
     assert len({finding.what for finding in findings}) == len(findings)
     return {finding.what: finding for finding in findings}
 
@@ -114,6 +117,27 @@ def test_a_head_for_another_target_is_refused(
         raise ConfigError(found.problem)
 
 
+def test_layer_ids_are_read_as_they_will_be_at_load(tmp_path: Path) -> None:
+    """The state entering the first layer is the embedding; the last layer's output is there as well."""
+
+    def tapped(name: str, ids: list[int]) -> tuple[Finding, Finding]:
+        config = p.EAGLE3_CONFIG | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+        folder = p.write_head(tmp_path / name, p.eagle3(), config)
+        return compare(folder)["tapped layers"], compare(folder, taps_outputs=True)["tapped layers"]
+
+    entering, leaving = tapped("both", [1, 4, 6])
+    assert (entering.proposer, leaving.proposer) == ("1, 4, 6", "2, 5, 7")
+    entering, leaving = tapped("entering", [1, 4, p.LAYERS])
+    assert entering.is_ok
+    assert leaving.problem == "a target of 8 layers does not have the states entering layers 2, 5, 9"
+    assert leaving.remedy is not None
+    assert leaving.remedy.startswith("set eagle_aux_layers: entering, or")
+    entering, leaving = tapped("leaving", [-1, 4, 6])
+    assert not entering.is_ok
+    assert leaving.is_ok
+    assert not tapped("none", [])[0].is_ok
+
+
 # By these a checkpoint is known for what it is; t2d is not needed, for d2t alone leads to the target's ids.
 KNOWN_BY = {"fc.weight", "midlayer.hidden_norm.weight", "t2d"}
 
@@ -143,6 +167,14 @@ def test_medusa_heads_are_counted_in_the_file(tmp_path: Path) -> None:
     found = compare(folder, draft_length=6)["heads"]
     assert found.problem == "5 heads cannot draft 6 tokens"
     assert found.remedy == "set num_speculative_tokens to 5 or less"
+
+
+def test_medusa_heads_inside_their_model_are_refused_as_they_are_at_load(tmp_path: Path) -> None:
+    inside = {f"medusa_head.{name}": shape for name, shape in p.medusa().items()}
+    whole = inside | {"model.embed_tokens.weight": (p.VOCABULARY, p.HIDDEN)}
+    findings = compare(p.write_head(tmp_path / "head", whole, p.MEDUSA_CONFIG))
+    assert refused(findings) == {"layout": "its heads lie inside the whole model that was trained with them"}
+    assert "without that prefix" in str(findings["layout"].remedy)
 
 
 def test_medusa_heads_without_an_output_are_refused(tmp_path: Path) -> None:
