@@ -27,9 +27,9 @@ from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 from canary.status import FleetStatus
 from deploy.admin_client import AdminClient
 from deploy.fleet_state import FleetState, Phase, read_state, write_state
-from deploy.manifest import LOOPBACK, build_manifest, local_cpus, model_name
+from deploy.manifest import LOOPBACK, build_manifest, local_cpus
 from deploy.processes import end_all
-from fleet.config import FleetConfig, ModelConfig, load_fleet_config, resolve_secret
+from fleet.config import FleetConfig, load_fleet_config, resolve_secret
 from fleet.errors import ConfigError, FleetError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -95,24 +95,9 @@ class FleetHost:
 
     def _resolve(self) -> FleetConfig:
         """The config with every model in a local folder, so that the fleet's processes only have to read it."""
-        from replicas.compatibility.check import require_paths  # torch is imported while Ray starts
-        from replicas.model_store import resolve_model
+        from deploy.local_models import with_local_models  # torch is imported while Ray starts
 
-        require_paths(self._config, self._note)
-
-        def resolve(model: ModelConfig) -> str:
-            return str(resolve_model(model, self._note))
-
-        config = self._config
-        name = model_name(config.model)
-        target = config.model.model_copy(update={"model": resolve(config.model), "served_name": name, "revision": None})
-        paths = dict(config.paths)
-        for path_name, path in paths.items():
-            if path.speculative is not None and path.speculative.model is not None:
-                folder = resolve(ModelConfig(model=path.speculative.model))
-                speculative = path.speculative.model_copy(update={"model": folder})
-                paths[path_name] = path.model_copy(update={"speculative": speculative})
-        return config.model_copy(update={"model": target, "paths": paths})
+        return with_local_models(self._config, self._note)
 
     def _start_ray(self) -> None:
         ray.init(

@@ -42,7 +42,9 @@ def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: Engi
         raise ConfigError(f"method '{speculative.method}' needs no draft worker")
     if speculative.draft_threads is not None:
         torch.set_num_threads(speculative.draft_threads)
-    chosen = target if speculative.model is None else ModelConfig(model=speculative.model, dtype=target.dtype)
+    chosen = target
+    if speculative.model is not None:
+        chosen = ModelConfig(model=speculative.model, revision=speculative.revision, dtype=target.dtype)
     folder = resolve_model(chosen, logger.info)
     lender = resolve_model(target, logger.info) if shares_embedding(folder) else None
     tokenizer = Tokenizer.load(lender or folder)

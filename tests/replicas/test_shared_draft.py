@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
 from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
+from replicas import model_store
 from replicas.draft_model import load_draft
 from replicas.engine.model import Segment, load_model
 from tests.tiny_models import SIZES, family_configs, tiny_model_folder
@@ -78,6 +79,24 @@ def test_the_draft_worker_loads_it_with_the_targets_tokenizer(tmp_path: Path) ->
         EngineConfig(kv_cache_tokens=256),
     )
     assert loaded.hello.vocab_size == SIZES["vocab_size"] - 16
+
+
+def test_a_pinned_draft_is_loaded_at_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_model_folder(tmp_path / "target")
+    asked: list[tuple[str, str | None]] = []
+
+    def snapshot(repository: str, revision: str | None, files: tuple[str, ...], *, offline: bool) -> Path:
+        asked.append((repository, revision))
+        return target
+
+    monkeypatch.setattr(model_store, "_snapshot", snapshot)
+    loaded = load_draft(
+        ModelConfig(model=str(target), revision="v1", dtype="float32"),
+        SpeculativeConfig(method="draft_model", model="someone/a-draft", revision="v2"),
+        EngineConfig(kv_cache_tokens=256),
+    )
+    assert asked == [("someone/a-draft", "v2")]
+    assert loaded.hello.revision == "v2"
 
 
 def test_a_draft_of_another_target_is_refused(tmp_path: Path) -> None:
