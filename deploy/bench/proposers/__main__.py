@@ -13,7 +13,7 @@ from deploy.bench.options import count
 from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Served, stage
 from deploy.bench.proposers.block import requests_of, run_block
-from deploy.bench.proposers.choice import NAMES, RULES, USELESS, arms_of
+from deploy.bench.proposers.choice import EVERY, arms_of
 from deploy.bench.proposers.plan import Arm, Cell, Place, places, prompts_of
 from deploy.bench.proposers.report import tables
 from deploy.bench.proposers.run_file import RunFile
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
     add("--models", type=Path, default=Path("deploy/models"), help="folder of trained proposers")
-    add("--proposers", nargs="*", default=[*NAMES, *RULES, USELESS], metavar="NAME", help="by default all")
+    add("--proposers", nargs="*", default=[*EVERY], metavar="NAME", help="by default all")
     add("--arm", action="append", default=[], help="one more: NAME=JSON with the keys of a path's 'speculative'")
     add("--categories", nargs="+", default=list(CATEGORIES), help="of the prompts")
     add("--temperatures", nargs="+", type=float, default=[0.0, 0.8])

@@ -8,12 +8,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from deploy.bench.proposers.plan import BASELINE, Arm
-from fleet.config import HEAD_METHODS, DrillConfig, SpeculativeConfig, explain
+from fleet.config import HEAD_METHODS, JUDGED_METHODS, DrillConfig, SpeculativeConfig, explain
 from fleet.errors import ConfigError
 
 NAMES = ("draft_model", "eagle", "eagle3", "medusa", "ngram", "suffix")
-RULES = tuple(f"{method}/rejection" for method in HEAD_METHODS)
+RULES = tuple(f"{method}/rejection" for method in JUDGED_METHODS)
+TREES = tuple(f"{method}/tree" for method in HEAD_METHODS)
+TREE = (2, 2, 1)
+"""Children per level; further levels have one each, down to the longest draft."""
 USELESS = "useless"
+EVERY = (*NAMES, *RULES, *TREES, USELESS)
 USELESS_LAYERS = 2
 FOLDERS = {"draft_model": "draft"}
 """Where the folder of a trained proposer is not called like its method."""
@@ -44,12 +48,14 @@ def _usual(name: str, folder: Path, tokens: int) -> Arm:
     if name == USELESS:
         useless = {"method": "draft_model", "layers": USELESS_LAYERS, "num_speculative_tokens": tokens}
         return Arm(name, _checked(name, useless), DrillConfig(useless_draft=True))
-    if name not in (*NAMES, *RULES):
-        raise ConfigError(f"unknown proposer '{name}'; there are {', '.join((*NAMES, *RULES, USELESS))}")
-    method, _, rule = name.partition("/")
+    if name not in EVERY:
+        raise ConfigError(f"unknown proposer '{name}'; there are {', '.join(EVERY)}")
+    method = name.partition("/")[0]
     keys: dict[str, object] = {"method": method, "num_speculative_tokens": tokens}
-    if rule:
-        keys["acceptance"] = rule
+    if name in RULES:
+        keys["acceptance"] = "rejection"
+    if name in TREES:
+        keys["tree"] = (*TREE, *(1,) * tokens)[:tokens]
     if method == "suffix":
         # The same prompts come again under other conditions: their answers must not be known from before.
         keys["suffix_decoding_max_cached_requests"] = 0

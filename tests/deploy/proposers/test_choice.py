@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.proposers.choice import NAMES, RULES, USELESS, arms_of
+from deploy.bench.proposers.choice import EVERY, USELESS, arms_of
 from deploy.bench.proposers.plan import BASELINE
+from fleet.config import HEAD_METHODS, JUDGED_METHODS
 from fleet.errors import ConfigError
 
 
@@ -15,11 +16,14 @@ def test_trained_proposers_that_are_not_there_are_left_out_with_a_line(tmp_path:
     (tmp_path / "eagle3").mkdir()
     (tmp_path / "draft").mkdir()
     said: list[str] = []
-    arms = arms_of([*NAMES, *RULES, USELESS], tmp_path, 3, [], said.append)
+    arms = arms_of(EVERY, tmp_path, 3, [], said.append)
     assert [arm.name for arm in arms] == [
-        BASELINE, "draft_model", "eagle3", "ngram", "suffix", "eagle3/rejection", USELESS,
+        BASELINE, "draft_model", "eagle3", "ngram", "suffix", "draft_model/rejection", "eagle3/rejection",
+        "eagle3/tree", USELESS,
     ]  # fmt: skip
-    assert [line.partition(" ")[0] for line in said] == ["eagle", "medusa", "eagle/rejection", "medusa/rejection"]
+    assert [line.partition(" ")[0] for line in said] == [
+        "eagle", "medusa", "eagle/rejection", "medusa/rejection", "eagle/tree", "medusa/tree",
+    ]  # fmt: skip
     by_name = {arm.name: arm for arm in arms}
     draft, rule, useless = (by_name[name] for name in ("draft_model", "eagle3/rejection", USELESS))
     assert draft.speculative is not None
@@ -29,6 +33,26 @@ def test_trained_proposers_that_are_not_there_are_left_out_with_a_line(tmp_path:
     assert useless.drill is not None
     assert useless.drill.useless_draft
     assert all(arm.speculative.num_speculative_tokens == 3 for arm in arms if arm.speculative)
+
+
+def test_every_method_that_can_be_judged_and_a_tree_of_every_head_are_among_the_usual_arms(tmp_path: Path):
+    for method in ("draft", *HEAD_METHODS):
+        (tmp_path / method).mkdir()
+    arms = {arm.name: arm.speculative for arm in arms_of(EVERY, tmp_path, 4, [], print)}
+    assert arms.keys() == {BASELINE, *EVERY}
+    judged = {name for name, found in arms.items() if found and found.acceptance == "rejection"}
+    assert judged == {f"{method}/rejection" for method in JUDGED_METHODS}
+    trees = {name: found for name, found in arms.items() if found and found.tree}
+    assert trees.keys() == {f"{method}/tree" for method in HEAD_METHODS}
+    assert {found.draft_length for found in trees.values()} == {4}, "as deep as a chain is long"
+
+
+@pytest.mark.parametrize(("tokens", "tree"), [(1, (2,)), (3, (2, 2, 1)), (6, (2, 2, 1, 1, 1, 1))])
+def test_a_tree_is_as_deep_as_the_longest_draft(tmp_path: Path, tokens: int, tree: tuple[int, ...]):
+    (tmp_path / "eagle").mkdir()
+    speculative = arms_of(["eagle/tree"], tmp_path, tokens, [], print)[1].speculative
+    assert speculative is not None
+    assert speculative.tree == tree
 
 
 def test_suffix_decoding_knows_no_answer_from_another_cell(tmp_path: Path):
