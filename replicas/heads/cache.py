@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from replicas.engine.kv_extents import Extent, KvExtents
 
 GROWTH_TOKENS = 64
-"""Room beyond what is needed now."""
+"""Room beyond what is needed now. More of it would spare moves, which are cheap, and refuse sequences, which is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Span:
 
 
 class HeadCache:
-    """Who holds what of the arena. A sequence for which there is no room is refused; nobody is evicted."""
+    """Who holds what of the arena. A sequence for which there is no room at all is refused; nobody is evicted."""
 
     def __init__(self, shape: CacheShape, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
-        memory = torch.empty((2, shape.kv_heads, shape.tokens, shape.head_dim), dtype=dtype, device=device)
-        self.keys, self.values = memory[0], memory[1]
+        self._memory = torch.empty((2, shape.kv_heads, shape.tokens, shape.head_dim), dtype=dtype, device=device)
+        self.keys, self.values = self._memory[0], self._memory[1]
         """[kv_heads, tokens, head_dim]."""
         self._extents = KvExtents(shape.tokens)
         self._held: dict[int, Extent] = {}
@@ -54,12 +54,23 @@ class HeadCache:
     def used_tokens(self) -> int:
         return self._extents.used_tokens
 
+    def start(self, sequence_id: int) -> int:
+        """First place of what a sequence holds, until another one is placed."""
+        return self._held[sequence_id].start
+
     def place(self, sequence_id: int, filled: int, needed: int) -> int | None:
-        """Start of an extent with `needed` places whose first `filled` are as before; None where there is no room."""
+        """Start of an extent with `needed` places whose first `filled` are as before; None where there is no room.
+
+        Those of others may move.
+        """
         held = self._held.get(sequence_id)
         if held is not None and needed <= held.length:
             return held.start
         extent = self._grown(held, needed) or self._allocated(needed)
+        if extent is None and needed <= self._extents.free_tokens + (held.length if held else 0):
+            self._close_holes(sequence_id)
+            held = self._held.get(sequence_id)
+            extent = self._grown(held, needed) or self._allocated(needed)
         if extent is None:
             return None
         if held is not None and extent.start != held.start:
@@ -76,13 +87,25 @@ class HeadCache:
             if held is not None:
                 self._extents.free(held)
 
+    def _close_holes(self, last: int) -> None:
+        """Move all extents to the front of the arena, that of `last` behind the others, where it can grow."""
+        ordered = sorted(self._held, key=lambda sequence_id: (sequence_id == last, self._held[sequence_id].start))
+        kept = [place for each in ordered for place in range(self._held[each].start, self._held[each].end)]
+        places = torch.tensor(kept, dtype=torch.int64, device=self._memory.device)
+        self._memory[:, :, : len(kept)] = self._memory[:, :, places]
+        self._extents, end = KvExtents(self.shape.tokens), 0
+        self._extents.allocate(len(kept))
+        for each in ordered:
+            self._held[each] = Extent(end, self._held[each].length)
+            end = self._held[each].end
+
     def _grown(self, held: Extent | None, needed: int) -> Extent | None:
         if held is None:
             return None
         return self._extents.grow(held, needed + GROWTH_TOKENS) or self._extents.grow(held, needed)
 
     def _allocated(self, needed: int) -> Extent | None:
-        return self._extents.allocate(needed + max(GROWTH_TOKENS, needed // 2)) or self._extents.allocate(needed)
+        return self._extents.allocate(needed + GROWTH_TOKENS) or self._extents.allocate(needed)
 
 
 class CachedRows:

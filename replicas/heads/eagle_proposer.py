@@ -86,7 +86,8 @@ class EagleProposer:
                 followed.cached = 0
                 self._cache.release([followed.sequence_id])
         try:
-            self._catch_up(overdue)
+            with allocation_failures():
+                self._catch_up(overdue)
         except OutOfMemory:
             self._out_of_memory += 1
             self._refuse(overdue)
@@ -98,15 +99,16 @@ class EagleProposer:
         started = self._clock.monotonic()
         ready = self._following.ready(wants)
         try:
-            self._catch_up([followed for followed, _ in ready])
-            growths = [self._growth(followed, depth) for followed, depth in ready if not followed.is_refused]
-            self._grow(growths)
+            with allocation_failures():
+                self._catch_up([followed for followed, _ in ready])
+                growths = [self._growth(followed, depth) for followed, depth in ready if not followed.is_refused]
+                self._grow(growths)
         except OutOfMemory:
             self._out_of_memory += 1
             self._refuse(followed for followed, _ in ready)
             growths = []
         self._seconds = self._clock.monotonic() - started
-        return {growth.followed.sequence_id: growth.followed.proposal(growth.draft()) for growth in growths}
+        return self._following.answers(wants, {growth.followed.sequence_id: growth.draft() for growth in growths})
 
     def settle(self, verdicts: Sequence[SequenceVerdict]) -> None:
         self._following.settle(verdicts)
@@ -129,35 +131,28 @@ class EagleProposer:
     @torch.inference_mode()
     def _catch_up(self, sequences: Sequence[Followed]) -> None:
         """Run what was read, in one pass; afterwards every sequence has its state or is refused."""
-        spans, works = [], []
-        for followed in sequences:
-            span = self._backlog_span(followed)
-            if span is not None:
-                spans.append(span)
-                works.append(followed)
+        works = [followed for followed in sequences if self._can_catch_up(followed)]
         if not works:
             return
+        spans = [Span(self._cache.start(followed.sequence_id), followed.cached, followed.pending) for followed in works]
         chunks = [chunk for followed in works for chunk in followed.backlog]
         token_ids = [token_id for chunk in chunks for token_id in chunk.followers]
         positions = [span.position + offset for span in spans for offset in range(span.length)]
-        with allocation_failures():
-            fused = self._network.fuse(torch.cat([chunk.features for chunk in chunks]))
-            states = self._run(token_ids, fused, CachedRows(self._cache, spans, positions))
+        fused = self._network.fuse(torch.cat([chunk.features for chunk in chunks]))
+        states = self._run(token_ids, fused, CachedRows(self._cache, spans, positions))
         ends = torch.tensor([span.length for span in spans]).cumsum(0) - 1
         for followed, span, state in zip(works, spans, states[ends.to(states.device)], strict=True):
             followed.cached = span.position + span.length
             followed.backlog.clear()
             followed.state = state
 
-    def _backlog_span(self, followed: Followed) -> Span | None:
-        pending = followed.pending
-        if not pending or followed.is_refused:
-            return None
-        start = self._place(followed, followed.cached + pending)
-        if start is None or followed.read > self._shape.context:
+    def _can_catch_up(self, followed: Followed) -> bool:
+        """Whether there is something to run and, now reserved, room for it; a sequence without room is refused."""
+        if not followed.pending or followed.is_refused:
+            return False
+        if followed.read > self._shape.context or self._place(followed, followed.cached + followed.pending) is None:
             self._refuse([followed])
-            return None
-        return Span(start, followed.cached, pending)
+        return not followed.is_refused
 
     @torch.inference_mode()
     def _grow(self, growths: Sequence[Growth]) -> None:
@@ -167,10 +162,9 @@ class EagleProposer:
         known = torch.stack([state for state in states if state is not None]) if tips else torch.empty(0)
         depth = 0
         while tips:
-            with allocation_failures():
-                self._draft_children(tips, known)
-                depth += 1
-                tips, known = self._descend(tips, known, depth)
+            self._draft_children(tips, known)
+            depth += 1
+            tips, known = self._descend(tips, known, depth)
 
     def _draft_children(self, tips: Sequence[tuple[Growth, int]], states: Tensor) -> None:
         draws = [growth.followed.draw(growth.branch(node)) for growth, node in tips]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from replicas.engine.features import Seen
 from replicas.engine.sampling import Draw
 from replicas.speculation.messages import Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Want
-from replicas.speculation.tree import Draft
+from replicas.speculation.tree import NO_DRAFT, Draft
 
 SURELY_UNWANTED_STEPS = 8
 
@@ -134,6 +134,18 @@ class Following:
             for followed, want in found
             if followed is not None and followed.is_at(want.epoch, want.base_length) and followed.has_read_all()
         ]
+
+    def answers(self, wants: Iterable[Want], drafts: Mapping[int, Draft]) -> dict[int, Proposal]:
+        """Proposals by sequence id; an empty one where there is no draft.
+
+        That says: nothing is owed. A missing proposal would be taken for one that cost what this round took.
+        """
+        found = ((self._by_id.get(want.sequence_id), want) for want in wants)
+        return {
+            want.sequence_id: followed.proposal(drafts.get(want.sequence_id, NO_DRAFT))
+            for followed, want in found
+            if followed is not None and followed.is_at(want.epoch, want.base_length)
+        }
 
 
 def _end_of(chunk: Seen, tokens: int) -> Seen:

@@ -43,9 +43,15 @@ class MedusaProposer:
     def read(self, seen: Sequence[Seen]) -> None:
         for chunk in seen:
             followed = self._following.read(chunk)
-            if followed is not None:
-                # The target's next step may reuse the memory.
-                followed.state = chunk.features[-1].clone()
+            if followed is None:
+                continue
+            try:
+                with allocation_failures():
+                    # The target's next step may reuse the memory.
+                    followed.state = chunk.features[-1].clone()
+            except OutOfMemory:
+                self._out_of_memory += 1
+                followed.is_refused = True
 
     def open(self, opening: Opening) -> None:
         self._following.open(opening)
@@ -57,12 +63,13 @@ class MedusaProposer:
             for followed, depth in self._following.ready(wants)
         ]
         try:
-            self._grow(growths)
+            with allocation_failures():
+                self._grow(growths)
         except OutOfMemory:
             self._out_of_memory += 1
             growths = []
         self._seconds = self._clock.monotonic() - started
-        return {growth.followed.sequence_id: growth.followed.proposal(growth.draft()) for growth in growths}
+        return self._following.answers(wants, {growth.followed.sequence_id: growth.draft() for growth in growths})
 
     def settle(self, verdicts: Sequence[SequenceVerdict]) -> None:
         self._following.settle(verdicts)
@@ -78,8 +85,7 @@ class MedusaProposer:
         depth = max((growth.tree.depth for growth in growths), default=0)
         if depth == 0:
             return
-        with allocation_failures():
-            logits = self._network(torch.stack([_state(growth.followed) for growth in growths]), depth)
+        logits = self._network(torch.stack([_state(growth.followed) for growth in growths]), depth)
         for head in range(depth):
             self._draft_level(logits[head], growths, head)
 

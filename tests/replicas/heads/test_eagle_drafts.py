@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from replicas.engine.sampling import Draw
 from replicas.heads import eagle_proposer
+from replicas.heads.cache import CacheShape, HeadCache
 from replicas.heads.followed import SURELY_UNWANTED_STEPS
 from replicas.speculation.messages import Closing
 from replicas.speculation.tree import ROOT, Draft, Tree
@@ -203,6 +204,41 @@ def test_a_full_cache_refuses_newcomers_and_keeps_its_promises_to_the_others(tmp
     assert first.draft().token_ids == max(slow_draft(slow, first, (1, 1, 1)).values(), key=len)
     proposer.close(Closing((1, 99), "finished"))
     assert proposer.used_tokens == 0
+
+
+def test_the_cache_holds_what_the_targets_holds_but_for_a_little_room_to_grow() -> None:
+    """Prompts come in chunks, side by side, and grow token by token afterwards; none is refused for want of order."""
+    cache = HeadCache(CacheShape(1, 40_960, 1), dtype=torch.float32, device=torch.device("cpu"))
+    filled = 0
+    for needed in (*range(256, 2001, 218), *range(2001, 2450)):
+        for sequence_id in range(16):
+            start = cache.place(sequence_id, filled, needed)
+            assert start is not None, (sequence_id, needed)
+            cache.keys[0, start + filled : start + needed, 0] = torch.arange(filled, needed) + 10_000 * sequence_id
+        filled = needed
+    for sequence_id in range(16):
+        start = cache.start(sequence_id)
+        expected = torch.arange(filled) + 10_000 * sequence_id
+        assert torch.equal(cache.keys[0, start : start + filled, 0], expected.float())
+    cache.release(range(16))
+    assert cache.used_tokens == 0
+
+
+def test_a_sequence_that_is_refused_owes_nothing_and_costs_nothing(tmp_path: Path) -> None:
+    """A missing proposal would count as a draft that came for the time that this took: next to none."""
+    proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(3), kv_tokens=80)
+    large, small = (
+        Story(proposer, 1, list(range(50)) * 2, features(200, 16, seed=1)),
+        Story(proposer, 2, [5, 6, 7, 8], features(40, 16, seed=2)),
+    )
+    unread = Story(proposer, 3, [5, 6, 7, 8], features(40, 16, seed=3))
+    for story in (large, small):
+        story.read(len(story.tokens) - 1)
+        story.open()
+    unread.open()
+    for _ in range(2):
+        proposals = proposer.propose([story.want(3) for story in (large, small, unread)])
+        assert {number: len(proposal.token_ids) for number, proposal in proposals.items()} == {1: 0, 2: 3, 3: 0}
 
 
 def test_a_head_without_memory_drafts_nothing_and_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 
 from fleet.errors import ConfigError
+from replicas.engine.features import Seen
 from replicas.engine.sampling import Draw
 from replicas.heads.candidates import CoupledPicker
 from replicas.heads.checkpoint import read_checkpoint
@@ -110,3 +112,13 @@ def test_a_cut_vocabulary_drafts_none_of_the_other_tokens(tmp_path: Path) -> Non
     story.read(2)
     story.open()
     assert sorted(story.draft().token_ids) == sorted(DRAFT_IDS)
+
+
+def test_a_state_that_cannot_be_kept_for_want_of_memory_is_a_sequence_without_drafts(tmp_path: Path) -> None:
+    proposer = MedusaProposer(heads_from(medusa(), tmp_path), CoupledPicker(SAMPLER), Tree.chain(3), ManualClock())
+    story = Story(proposer, 1, [5, 17, 8], features(40, 16, seed=1))
+    row = Mock(clone=Mock(side_effect=torch.OutOfMemoryError("no more")))
+    proposer.read([Seen(1, 0, MagicMock(__getitem__=Mock(return_value=row)), (17, 8))])
+    story.open()
+    assert story.draft() == Draft()
+    assert proposer.state().out_of_memory == 1
