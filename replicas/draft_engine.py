@@ -55,11 +55,16 @@ class DraftEngine:
     def run(self, works: Sequence[DraftWork]) -> DraftRun:
         """One forward pass for all. Where there is no room the newest sequences lose their place; nothing raises."""
         evicted: list[int] = []
-        for work in works:
-            if work.sequence_id not in evicted:
-                evicted += self._make_room(work)
-        placed = [work for work in works if work.sequence_id not in evicted]
         ran_out_of_memory = False
+        for work in works:
+            try:
+                if work.sequence_id not in evicted:
+                    self._make_room(work, evicted)
+            except OutOfMemory:
+                self.release([work.sequence_id])
+                evicted.append(work.sequence_id)
+                ran_out_of_memory = True
+        placed = [work for work in works if work.sequence_id not in evicted]
         try:
             drafted, unusable = self._forward(placed) if placed else ({}, ())
         except OutOfMemory:
@@ -69,22 +74,21 @@ class DraftEngine:
         done = tuple((work, drafted.get(work.sequence_id)) for work in placed if work.sequence_id not in unusable)
         return DraftRun(done, (*evicted, *unusable), ran_out_of_memory)
 
-    def _make_room(self, work: DraftWork) -> list[int]:
-        """Let the sequence's extent hold this work too; the ids that lost their place, perhaps its own."""
+    def _make_room(self, work: DraftWork, evicted: list[int]) -> None:
+        """Let the sequence's extent hold this work too; the ids that lose their place, perhaps its own, are added."""
         needed = work.position + len(work.token_ids)
         held = self._held.get(work.sequence_id)
         if held is None and work.position > 0:
-            return [work.sequence_id]
+            evicted.append(work.sequence_id)
+            return
         if held is not None and needed <= held.length:
-            return []
-        evicted: list[int] = []
+            return
         while not self._place(work, needed):
             newest = next(reversed(self._held), work.sequence_id)
             self.release([newest])
             evicted.append(newest)
             if newest == work.sequence_id:
                 break
-        return evicted
 
     def _place(self, work: DraftWork, needed: int) -> bool:
         held = self._held.get(work.sequence_id)
@@ -98,7 +102,11 @@ class DraftEngine:
             grown = self._extents.allocate(needed + max(GROWTH_TOKENS, needed // 2)) or self._extents.allocate(needed)
             if grown is None:
                 return False
-            self._model.move(held.start, grown.start, work.position)
+            try:
+                self._model.move(held.start, grown.start, work.position)
+            except OutOfMemory:
+                self._extents.free(grown)
+                raise
             self._extents.free(held)
         self._held[work.sequence_id] = grown
         return True

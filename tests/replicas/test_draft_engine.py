@@ -14,6 +14,7 @@ from replicas.draft_engine import DraftEngine
 from replicas.engine.model import Segment
 from replicas.engine.sampling import Draw, Sampler
 from replicas.speculation.draft_session import DraftLimits, DraftSession
+from replicas.speculation.drafting import DraftWork
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
 from tests.fake_model import FakeModel
 
@@ -162,3 +163,29 @@ def test_requests_for_logprobs_cost_the_draft_nothing(draft_ahead: bool) -> None
     session.receive(replace(opening(1), sampling=replace(SAMPLED, logprobs=5)), 0.0)
     assert session.next_work()[0].sampling.logprobs is None
     assert run(session, engine)[0].token_ids == target_tokens((*PROMPT, 7), 4)
+
+
+class Immovable(FakeModel):
+    """Its cache cannot be copied for want of memory."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        raise OutOfMemory("no more")
+
+
+def test_a_sequence_that_cannot_move_for_want_of_memory_loses_its_place_alone() -> None:
+    engine = engine_on(Immovable())
+    first, second = (
+        DraftWork(
+            number, 0, tuple(range(3, 43)), samples=True, wants_runner_up=False, names_distribution=False,
+            sampling=SAMPLED, choice_index=0, prompt_token_ids=PROMPT, output_token_ids=(),
+        )
+        for number in (1, 2)
+    )  # fmt: skip
+    assert not engine.run([first, second]).refused
+    longer = replace(first, position=40, token_ids=tuple(range(3, 43)) * 2)
+    result = engine.run([longer, replace(second, position=40, token_ids=(5,))])
+    assert result.refused == (1,)
+    assert result.ran_out_of_memory
+    assert [work.sequence_id for work, _ in result.done] == [2]
+    engine.release([2])
+    assert engine.used_tokens == 0
