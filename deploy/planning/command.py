@@ -28,7 +28,9 @@ def plan_command(  # noqa: PLR0913 - one argument per option
     proposer: Annotated[
         list[str] | None,
         typer.Option(
-            "--proposer", "-p", help="METHOD[:MODEL][,k=4][,acceptance=0.75][,on=own][,ahead=0.6]; repeatable."
+            "--proposer",
+            "-p",
+            help="METHOD[:MODEL or head's FOLDER][,k=4][,acceptance=0.75][,on=own][,ahead=0.6]; repeatable.",
         ),
     ] = None,
     acceptance: Annotated[str | None, typer.Option(help="A rate, or rates by position: 0.8/0.6/0.45.")] = None,

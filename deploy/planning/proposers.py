@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from deploy.planning.acceptance import Acceptance, parse_acceptance
 from deploy.planning.architecture import Architecture, Extras
 from deploy.planning.config_file import find_architecture
+from deploy.planning.head_file import read_head_file
 from deploy.planning.kv_cache import NO_CACHE, KvCache, kv_cache
 from deploy.planning.roofline import DRAFT_OVERHEAD_SECONDS, PassCost, attention_flops, model_cost
 from deploy.planning.weights import count_parameters, weight_bytes
+from fleet.config import HEAD_METHODS
 from fleet.errors import ConfigError
 
 HEAD_BYTES = 2.0
@@ -22,7 +24,7 @@ KV_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProposerSpec:
-    """A proposer as asked for: METHOD[:MODEL][,k=4][,acceptance=0.75][,on=own][,ahead=0.6]."""
+    """A proposer as asked for: METHOD[:MODEL or a head's FOLDER][,k=4][,acceptance=0.75][,on=own][,ahead=0.6]."""
 
     method: str
     model: str | None
@@ -74,9 +76,10 @@ def parse_proposer(text: str, *, draft_length: int, acceptance: Acceptance | Non
     method, _, model = head.partition(":")
     if method not in _BUILDERS:
         raise ConfigError(f"proposer '{text}': method '{method}' is not known; known: {', '.join(_BUILDERS)}")
-    if (method == "draft_model") != bool(model):
-        rule = "needs its model: draft_model:MODEL" if method == "draft_model" else f"takes no model, write '{method}'"
-        raise ConfigError(f"proposer '{text}': {rule}")
+    if method == "draft_model" and not model:
+        raise ConfigError(f"proposer '{text}': needs its model: draft_model:MODEL")
+    if model and method not in ("draft_model", *HEAD_METHODS):
+        raise ConfigError(f"proposer '{text}': takes no model, write '{method}'")
     spec = ProposerSpec(method, model or None, draft_length, acceptance)
     for setting in settings:
         spec = _with(spec, setting, text)
@@ -92,8 +95,10 @@ def build_proposer(
     head_bytes: float = HEAD_BYTES,
 ) -> Proposer:
     """The proposer's sizes beside this target. Raises ConfigError where its model is not known."""
-    split = 1 if spec.is_on_own_gpu else tensor_parallel
-    return _BUILDERS[spec.method](spec, Host(target, split, kv_bytes, head_bytes))
+    host = Host(target, 1 if spec.is_on_own_gpu else tensor_parallel, kv_bytes, head_bytes)
+    if spec.model is not None and spec.method in HEAD_METHODS:
+        return _stored_head(spec, spec.model, host)
+    return _BUILDERS[spec.method](spec, host)
 
 
 def _with(spec: ProposerSpec, setting: str, text: str) -> ProposerSpec:
@@ -153,6 +158,24 @@ def _medusa(spec: ProposerSpec, host: Host) -> Proposer:
     """Medusa-1 (arXiv:2401.10774): one head for each drafted position, h² + h·V weights, no cache."""
     target = host.target
     own = spec.draft_length * (target.hidden**2 + target.hidden + target.hidden * target.vocabulary)
+    return _one_pass_heads(spec, own, host)
+
+
+def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
+    """A head in a folder: its own tensors, in the number format of the target, and its own layer's cache."""
+    head = read_head_file(spec.method, folder, spec.draft_length, host.target)
+    if spec.method == "medusa":
+        return _one_pass_heads(spec, head.parameters, host)
+    config, layer = head.config, _one_layer(host.target)
+    heads = config.num_attention_heads or layer.heads
+    head_dim = config.head_dim or (config.hidden_size or layer.hidden) // heads
+    layer = replace(layer, heads=heads, kv_heads=config.num_key_value_heads or heads, head_dim=head_dim)
+    borrowed = host.target.vocabulary * host.target.hidden if spec.method == "eagle" else 0
+    return _head_proposer(spec, layer, head.parameters, head.parameters - head.embedding + borrowed, host)
+
+
+def _one_pass_heads(spec: ProposerSpec, own: int, host: Host) -> Proposer:
+    """Medusa heads with `own` parameters, all of them read in the one pass."""
     size = host.head_bytes * own
     cost = PassCost(size / host.split, 2.0 * own / host.split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
     return Proposer(spec, own, size, NO_CACHE, cost, is_one_pass=True)

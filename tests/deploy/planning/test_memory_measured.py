@@ -13,12 +13,14 @@ from deploy.planning.memory import Deployment, MemoryPlan, plan_memory
 from deploy.planning.proposers import Proposer, build_proposer, parse_proposer
 from deploy.planning.weights import weight_bytes
 from fleet.clock import SystemClock
-from fleet.config import SpeculativeConfig
+from fleet.config import DEFAULT_MODEL, SpeculativeConfig
+from fleet.errors import ConfigError
 from replicas.engine.kv_extents import KvExtents
 from replicas.engine.model import DecoderModel, load_model
 from replicas.heads.checkpoint import read_checkpoint
 from replicas.heads.eagle_proposer import EagleProposer
 from replicas.heads.loading import PublishedHead
+from replicas.model_store import resolve_head
 from tests.replicas.heads import checkpoints
 from tests.replicas.heads.heads_rig import SAMPLER
 from tests.tiny_models import SIZES, tiny_model_folder
@@ -32,6 +34,12 @@ HEADS: dict[str, Callable[[], checkpoints.Files]] = {
     "eagle3": lambda: checkpoints.eagle3(draft_ids=tuple(range(checkpoints.VOCABULARY))),
     "medusa": lambda: checkpoints.medusa(heads=LENGTH),
 }
+STORED: dict[str, Callable[[], checkpoints.Files]] = {
+    "eagle": checkpoints.eagle,
+    "eagle3": lambda: checkpoints.eagle3(prefix="layers.0"),
+    "medusa": lambda: checkpoints.medusa_converted(rows=len(checkpoints.DRAFT_IDS), token_map=checkpoints.DRAFT_IDS),
+}
+"""Of sizes that no rule would guess: an embedding of the head's own, a cut vocabulary."""
 TARGET = {
     "vocab_size": checkpoints.VOCABULARY,
     "hidden_size": checkpoints.HIDDEN,
@@ -90,20 +98,26 @@ def test_lookup_leaves_the_whole_cache_to_the_target(target: Path, text: str) ->
     check_sequences(plan, tokens)
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize(
+    ("method", "files", "is_named"),
+    [
+        *((name, files, False) for name, files in HEADS.items()),
+        *((name, files, True) for name, files in STORED.items()),
+    ],
+    ids=[*(f"{name}-of-usual-size" for name in HEADS), *(f"{name}-in-its-folder" for name in STORED)],
+)
 def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_the_target(
-    target: Path, tmp_path: Path, method: str
+    target: Path, tmp_path: Path, method: str, files: Callable[[], checkpoints.Files], is_named: bool
 ) -> None:
-    plan, proposer = planned(target, method)
+    folder = files().write(tmp_path / method)
+    plan, proposer = planned(target, f"{method}:{folder}" if is_named else method)
     tokens = plan.tokens(CONTEXT)
-    files = HEADS[method]()
-    assert sum(4 * tensor.numel() for tensor in files.tensors.values()) == pytest.approx(
-        proposer.weight_bytes, rel=EXACT
-    )
     head = PublishedHead(
         SpeculativeConfig(method=method, model="head", num_speculative_tokens=LENGTH),  # type: ignore[arg-type]
-        read_checkpoint(files.write(tmp_path / method)),
+        read_checkpoint(folder),
     )
+    floats = [tensor for tensor in head.checkpoint.tensors.values() if tensor.is_floating_point()]
+    assert sum(4 * tensor.numel() for tensor in floats) == pytest.approx(proposer.weight_bytes, rel=EXACT)
     model = loaded(target, tokens, head.taps(checkpoints.LAYERS))
     drafting, _ = head.on(model, "target", SAMPLER, SystemClock())
     taken = arena_bytes(model)
@@ -114,6 +128,40 @@ def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_th
         assert own.keys.nbytes + own.values.nbytes == tokens * proposer.cache.bytes_per_token
     assert taken == pytest.approx(plan.cache, rel=EXACT)
     check_sequences(plan, tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("medusa:{eagle}", "the folder holds eagle"),
+        ("eagle:{target}", "the folder holds draft_model"),
+        ("eagle:/nowhere", "no such folder; write 'eagle' alone"),
+        ("medusa:{medusa},k=4", "does not fit target0: 3 heads cannot draft 4 tokens"),
+        ("eagle:{wide}", "does not fit target0: the target's is 16, the head was made for 64"),
+        ("ngram:{eagle}", "takes no model, write 'ngram'"),
+    ],
+)
+def test_a_folder_that_is_not_the_heads_or_another_targets_is_refused(
+    target: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    folders = {
+        "eagle": checkpoints.eagle().write(tmp_path / "eagle"),
+        "medusa": checkpoints.medusa().write(tmp_path / "medusa"),
+        "wide": checkpoints.eagle(hidden_size=64).write(tmp_path / "wide"),
+        "target": target,
+    }
+    with pytest.raises(ConfigError, match=message) as refused:
+        planned(target, text.format(**folders))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("method", "megabytes"), [("eagle", 8.4), ("eagle3", 14.9), ("medusa", 7.4)])
+def test_the_shipped_heads_are_planned_as_large_as_their_files(method: str, megabytes: float) -> None:
+    folder = resolve_head(f"{DEFAULT_MODEL}-{method}", None, lambda line: None)
+    spec = parse_proposer(f"{method}:{folder}", draft_length=4, acceptance=None)
+    proposer = build_proposer(spec, find_architecture(DEFAULT_MODEL), 1)
+    assert proposer.weight_bytes / 1e6 == pytest.approx(megabytes, abs=0.1)
+    assert proposer.weight_bytes == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.01)
 
 
 def test_a_draft_model_takes_its_cache_for_as_many_tokens_as_the_target(target: Path, draft: Path) -> None:
