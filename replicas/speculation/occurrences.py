@@ -14,6 +14,8 @@ from dataclasses import dataclass
 SHORTEST_MATCH = 2
 LATEST = 256
 """Occurrences that are looked at: the newest ones."""
+MOST_TOKENS = 500_000
+"""About 60 MiB: a token takes 12 bytes, and up to 116 more where it ends a pair that no other does."""
 BREAK = -1
 """Ends a text; no token."""
 NONE = -1
@@ -30,14 +32,16 @@ class Match:
 
 
 class Occurrences:
-    """Texts end to end, at most `most_texts` of them; the oldest goes first. Places count on for ever."""
+    """Texts end to end, within both limits as each of them ends; the oldest goes first. Places count on for ever."""
 
-    def __init__(self, most_texts: int = 1) -> None:
+    def __init__(self, most_texts: int = 1, most_tokens: int = MOST_TOKENS) -> None:
         self._most_texts = most_texts
+        self._most_tokens = most_tokens
         self._tokens = array("i")
         self._earlier = array("q")
         """For each token: place of the last token before it that ended the same pair."""
-        self._latest: dict[tuple[int, int], int] = {}
+        self._latest: dict[int, int] = {}
+        """Place of the second token of each pair's last occurrence, by `_pair`."""
         self._first = 0
         """Place of the oldest token that is still there."""
         self._ends: deque[int] = deque()
@@ -52,8 +56,9 @@ class Occurrences:
             self._tokens.append(token_id)
             earlier = NONE
             if before is not None:
-                earlier = self._latest.get((before, token_id), NONE)
-                self._latest[before, token_id] = place
+                pair = _pair(before, token_id)
+                earlier = self._latest.get(pair, NONE)
+                self._latest[pair] = place
             self._earlier.append(earlier)
 
     def end_text(self) -> None:
@@ -61,7 +66,7 @@ class Occurrences:
         self._tokens.append(BREAK)
         self._earlier.append(NONE)
         self._ends.append(self._first + len(self._tokens))
-        if len(self._ends) > self._most_texts:
+        while self._ends and (len(self._ends) > self._most_texts or len(self._tokens) > self._most_tokens):
             self._forget(self._ends.popleft())
 
     def token(self, place: int) -> int | None:
@@ -82,7 +87,7 @@ class Occurrences:
         if len(context) < SHORTEST_MATCH or longest < SHORTEST_MATCH:
             return []
         found: list[Match] = []
-        place = self._latest.get((context[-2], context[-1]), NONE)
+        place = self._latest.get(_pair(context[-2], context[-1]), NONE)
         while place >= self._first and len(found) < LATEST:
             if self.token(place + 1) is not None:
                 found.append(Match(place + 1, self._matched(place, context, longest)))
@@ -99,9 +104,14 @@ class Occurrences:
     def _forget(self, end: int) -> None:
         """Drop everything before `end`, and with it the pairs that occur nowhere else."""
         for place in range(self._first + 1, end):
-            pair = self._tokens[place - 1 - self._first], self._tokens[place - self._first]
+            pair = _pair(self._tokens[place - 1 - self._first], self._tokens[place - self._first])
             if self._latest.get(pair) == place:
                 del self._latest[pair]
         del self._tokens[: end - self._first]
         del self._earlier[: end - self._first]
         self._first = end
+
+
+def _pair(before: int, token_id: int) -> int:
+    """Two ids in one number: a third of the memory of a tuple."""
+    return before << 32 | token_id

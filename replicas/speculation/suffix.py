@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from replicas.speculation.messages import FINISHED, Closing, Opening, Proposal, SequenceVerdict
-from replicas.speculation.occurrences import Occurrences
+from replicas.speculation.occurrences import SHORTEST_MATCH, Occurrences
 from replicas.speculation.proposer import ProposerHealth, ProposerState, Want
 
 
@@ -28,6 +29,10 @@ class SuffixLimits:
     least_chance: float
     """Of the last token of a path."""
 
+    def draft_tokens(self, matched: int) -> int:
+        """How many tokens may be drafted after a match of so many."""
+        return min(int(self.factor * matched), self.depth - matched)
+
 
 @dataclass(frozen=True, slots=True)
 class Path:
@@ -40,9 +45,11 @@ class Path:
 def best_path(context: Sequence[int], text: Occurrences, limits: SuffixLimits, max_tokens: int) -> Path:
     """The continuation of `context` in `text` with the most expected accepted tokens; the longest match of equals."""
     matches = text.matches(context, limits.depth - 1)
+    lengths = sorted({match.length for match in matches}, reverse=True)
     best = Path()
-    for length in sorted({match.length for match in matches}, reverse=True):
-        most = min(max_tokens, int(limits.factor * length), limits.depth - length)
+    for length, next_length in pairwise([*lengths, SHORTEST_MATCH - 1]):
+        # All lengths between the two are matched at the same places: the one that allows most drafts is best.
+        most = min(max_tokens, max(limits.draft_tokens(each) for each in range(next_length + 1, length + 1)))
         followers = [match.follower for match in matches if match.length >= length]
         path = _likeliest(followers, text, most, limits.least_chance)
         if path.expected > best.expected:

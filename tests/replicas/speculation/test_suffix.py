@@ -68,11 +68,40 @@ def test_the_path_has_the_most_expected_accepted_tokens(
     )
 
 
+def test_a_shorter_match_that_leaves_more_room_for_the_draft_is_taken() -> None:
+    """Three of four places are matched: as a match of two it leaves room for two drafts."""
+    limits = SuffixLimits(depth=4, factor=1.0, least_chance=0.0)
+    assert best_path([0, 0, 2], index_of([[0, 0, 2, 0, 0]]), limits, 2) == Path((0, 0), 2.0)
+
+
 @given(texts, st.lists(st.integers(0, 2), max_size=10), st.integers(1, 3))
 def test_only_the_newest_texts_are_remembered(written: list[list[int]], context: list[int], most: int) -> None:
     kept, all_of_them = index_of(written, most), index_of(written[-most:], most)
     assert len(kept) == len(all_of_them)
     assert best_path(context, kept, LIMITS, 4) == best_path(context, all_of_them, LIMITS, 4)
+
+
+@given(texts, st.lists(st.integers(0, 2), max_size=10), st.integers(0, 40))
+def test_long_texts_count_by_their_tokens(written: list[list[int]], context: list[int], most_tokens: int) -> None:
+    index = Occurrences(10, most_tokens)
+    for text in written:
+        index.extend(text)
+        index.end_text()
+        assert len(index) <= most_tokens
+    kept = list[list[int]]()
+    for text in reversed(written):
+        if sum(len(other) + 1 for other in (text, *kept)) > most_tokens:
+            break
+        kept.insert(0, text)
+    assert best_path(context, index, LIMITS, 4) == best_path(context, index_of(kept), LIMITS, 4)
+    assert len(index._latest) == len(index_of(kept)._latest), "pairs that are gone take no memory"
+
+
+def test_ids_of_a_large_vocabulary_are_never_mistaken_for_others() -> None:
+    index = index_of([[2**18 - 1, 0, 7], [0, 2**18 - 1, 8], [1, 2**17, 9]])
+    assert best_path([2**18 - 1, 0], index, LIMITS, 1).token_ids == (7,)
+    assert best_path([0, 2**18 - 1], index, LIMITS, 1).token_ids == (8,)
+    assert best_path([2, 2**17], index, LIMITS, 1).token_ids == ()
 
 
 def test_a_pair_that_is_everywhere_is_judged_by_its_newest_occurrences() -> None:
