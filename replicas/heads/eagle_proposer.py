@@ -77,14 +77,8 @@ class EagleProposer:
             if chunk.position == 0:
                 self._cache.release([chunk.sequence_id])
             followed = self._following.read(chunk)
-            if followed is None:
-                continue
-            if followed.is_wanted:
-                followed.keep(chunk)
-                overdue += [followed] if followed.pending >= BACKLOG_TOKENS else []
-            elif followed.keep(chunk, KEPT_TOKENS):
-                followed.cached = 0
-                self._cache.release([followed.sequence_id])
+            if followed is not None and self._keep(followed, chunk):
+                overdue.append(followed)
         try:
             with allocation_failures():
                 self._catch_up(overdue)
@@ -119,6 +113,20 @@ class EagleProposer:
 
     def state(self) -> ProposerState:
         return ProposerState(ProposerHealth.HEALTHY, self._seconds, 0.0, self._out_of_memory)
+
+    def _keep(self, followed: Followed, chunk: Seen) -> bool:
+        """Put a chunk into the backlog; True where that is so long that it should be run."""
+        try:
+            with allocation_failures():
+                has_gap = followed.keep(chunk, None if followed.is_wanted else KEPT_TOKENS)
+        except OutOfMemory:
+            self._out_of_memory += 1
+            self._refuse([followed])
+            return False
+        if has_gap:
+            followed.cached = 0
+            self._cache.release([followed.sequence_id])
+        return followed.is_wanted and followed.pending >= BACKLOG_TOKENS
 
     def _growth(self, followed: Followed, depth: int) -> Growth:
         """The tree that fits into what is wanted, the head's context and its memory."""
