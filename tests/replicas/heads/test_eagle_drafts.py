@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicas.engine.features import Seen
 from replicas.engine.sampling import Draw
 from replicas.heads import eagle_proposer
 from replicas.heads.cache import CacheShape, HeadCache
@@ -224,6 +225,30 @@ def test_the_cache_holds_what_the_targets_holds_but_for_a_little_room_to_grow() 
     assert cache.used_tokens == 0
 
 
+def test_sequences_that_move_to_make_room_for_others_go_on_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves: list[int] = []
+    close_holes = HeadCache._close_holes
+    monkeypatch.setattr(HeadCache, "_close_holes", lambda self, last: moves.append(last) or close_holes(self, last))
+    slow = slow_of("llama3")
+    proposer = proposer_on(head_from(slow.files, tmp_path), Tree.chain(3), kv_tokens=170)
+    stories = [Story(proposer, number, [number, 8, 9, 10], features(90, 16, seed=number)) for number in range(2)]
+    for story in stories:
+        story.read(3)
+        story.open()
+    for step in range(6):
+        proposals = proposer.propose([story.want(3) for story in stories])
+        assert {len(proposal.token_ids) for proposal in proposals.values()} == {3}
+        for story in stories:
+            story.commit(*((7 * step + offset + story.sequence_id) % VOCABULARY for offset in range(12)))
+    proposals = proposer.propose([story.want(3) for story in stories])
+    assert set(moves) == {0, 1}
+    for story in stories:
+        expected = slow_draft(slow, story, (1, 1, 1))
+        assert proposals[story.sequence_id].token_ids == max(expected.values(), key=len)
+
+
 def test_a_sequence_that_is_refused_owes_nothing_and_costs_nothing(tmp_path: Path) -> None:
     """A missing proposal would count as a draft that came for the time that this took: next to none."""
     proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(3), kv_tokens=80)
@@ -249,6 +274,15 @@ def test_a_head_without_memory_drafts_nothing_and_counts_it(tmp_path: Path, monk
     with monkeypatch.context() as short:
         short.setattr(torch, "cat", Mock(side_effect=torch.OutOfMemoryError("no more")))
         assert len(story.draft()) == 0
+    assert proposer.state().out_of_memory == 1
+
+
+def test_features_that_cannot_be_kept_for_want_of_memory_are_a_sequence_without_drafts(tmp_path: Path) -> None:
+    proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(3))
+    story = Story(proposer, 1, [5, 6, 7, 8], features(40, 16, seed=1))
+    proposer.read([Seen(1, 0, Mock(clone=Mock(side_effect=torch.OutOfMemoryError("no more"))), (6, 7, 8))])
+    story.open()
+    assert story.draft() == Draft()
     assert proposer.state().out_of_memory == 1
 
 
