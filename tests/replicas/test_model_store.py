@@ -45,6 +45,13 @@ def test_every_proposer_that_is_shipped_is_found_by_its_name() -> None:
         assert (folder / "config.json").is_file()
 
 
+def test_what_is_shipped_stays_small() -> None:
+    folders = [model_store.resolve_head(name, None, lambda line: None) for name in model_store.SHIPPED_PROPOSERS]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert len(files) >= 4 * len(folders)
+    assert sum(file.stat().st_size for file in files) < 40 * 10**6
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
