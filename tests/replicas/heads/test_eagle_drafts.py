@@ -280,7 +280,9 @@ def test_a_head_without_memory_drafts_nothing_and_counts_it(tmp_path: Path, monk
 def test_features_that_cannot_be_kept_for_want_of_memory_are_a_sequence_without_drafts(tmp_path: Path) -> None:
     proposer = proposer_on(head_from(eagle(), tmp_path), Tree.chain(3))
     story = Story(proposer, 1, [5, 6, 7, 8], features(40, 16, seed=1))
-    proposer.read([Seen(1, 0, Mock(clone=Mock(side_effect=torch.OutOfMemoryError("no more"))), (6, 7, 8))])
+    state = MagicMock()
+    state.__getitem__.return_value.clone.side_effect = torch.OutOfMemoryError("no more")
+    proposer.read([Seen(1, 0, state, (6, 7, 8))])
     story.open()
     assert story.draft() == Draft()
     assert proposer.state().out_of_memory == 1
