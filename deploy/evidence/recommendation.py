@@ -34,8 +34,9 @@ def _about(candidate: str, cells: Sequence[CellResult], objective: str) -> str:
         )
     if dropped:
         sentences.append("It costs in " + "; ".join(f"{_name(cell)} ({cell.verdict.reason})" for cell in dropped) + ".")
-    if by_decision[Decision.INCONCLUSIVE]:
-        sentences.append(f"Nothing is shown either way in {_names(by_decision[Decision.INCONCLUSIVE])}.")
+    if open_cells := by_decision[Decision.INCONCLUSIVE]:
+        where = f"any of its {len(cells)} cells" if 1 < len(cells) == len(open_cells) else _names(open_cells)
+        sentences.append(f"Nothing is shown either way in {where}.")
     if by_decision[Decision.REFUSED]:
         refused = by_decision[Decision.REFUSED]
         sentences.append(f"Not judged: {_names(refused)}, because {refused[0].verdict.reason}.")
