@@ -3,7 +3,6 @@ from __future__ import annotations
 from canary.guardrails import Evidence, budget_of, observe
 from canary.plan import Plan, read_plan
 from canary.power import blind_spots, fewest_windows, judged_windows
-from canary.verdict import Stage
 from tests.canary.events_strategy import tally, window
 from tests.canary.world import plan
 
@@ -17,11 +16,10 @@ def planned(bake: str, **changes) -> Plan:
 def test_the_worst_canary_is_found_in_as_few_windows_as_foretold():
     chosen = planned("60s", warmup_windows=0)
     evidence, seen = Evidence.start(chosen), 0
-    stage = Stage(1, 1, 2.0, None)
     worst = window(tally(10, itl=9.0), tally(10))
     evidence = observe(evidence, chosen, worst, is_promoted=False)
     rail = evidence.rails[0]
-    while not rail.proof(stage, budget_of(chosen)).is_reached:
+    while not rail.proof(budget_of(chosen)).is_reached:
         evidence, seen = observe(evidence, chosen, worst, is_promoted=False), seen + 1
         rail = evidence.rails[0]
     # Stable's own share above its p95 is 0 to 5 %, so the worst difference is not quite 1.

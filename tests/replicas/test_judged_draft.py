@@ -204,8 +204,9 @@ def test_an_honest_draft_is_never_accused_and_a_perfect_one_always_accepted(draf
     rig.run(*requests)
     assert rig.engine.stats.preemptions > 0
     assert draft.counters.wrong == 0
-    assert (draft.ready > 0) == draft_ahead
     rounds = [chunk.round for result in rig.results.values() for chunk in result.chunks if chunk.round]
+    # In turns only what a step had no room to verify can be ready.
+    assert (draft.ready > len(rounds) / 10) == draft_ahead
     assert sum(round_.drafted for round_ in rounds) == sum(round_.accepted for round_ in rounds) > 50
     for each in requests:
         mine = rig.results[each.request_id]
