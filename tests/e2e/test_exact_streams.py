@@ -13,7 +13,7 @@ from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_u
 DRAFT = "draft"
 PROMPTS = 2
 LENGTH = 32
-COPYING = "Repeat this sentence three times: the quick brown fox jumps over the lazy dog."
+QUESTION = "Why is the sky blue?"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ async def speculation_of_an_answer(fleet: Fleet) -> dict[str, Any] | None:
     async with fleet.client() as client:
         answer = await client.chat.completions.create(
             model="SmolLM2-135M-Instruct",
-            messages=[{"role": "user", "content": COPYING}],
+            messages=[{"role": "user", "content": QUESTION}],
             max_tokens=48,
             temperature=0,
             **on_path(DRAFT),
