@@ -31,7 +31,7 @@ pytestmark = pytest.mark.model
 
 ENGINE = EngineConfig(kv_cache_tokens=4096, max_num_seqs=16, device="cpu")
 PROMPTS = 200
-DRAFTED_PROMPTS = 24
+DRAFTED_PROMPTS = 12
 """For a second model; tests/replicas/test_every_proposer.py asks every proposer hundreds, of a small target."""
 HEADED_PROMPTS = 3
 TREES = {"eagle": (1, 1, 1), "eagle3": (2, 2, 1), "medusa": (3, 2, 1)}
