@@ -80,7 +80,7 @@ bench-verify: setup  ## cost of one verify round on loopback
 bench-controller: setup  ## one controller under the reports of 200 routers, 50,000 requests/s
 	$(BIN)/python -m deploy.bench.controller_load
 
-bench-judge: setup  ## how often the judge is wrong and how soon it is right, on simulated rollouts; 8 minutes of CPU
+bench-judge: setup  ## how often the judge is wrong and how soon it is right, on simulated rollouts; some ten minutes of CPU
 	$(BIN)/python -m deploy.bench.judge --into docs/benchmarks.md
 
 bench-tools: setup tools  ## what load tools say of the same load
