@@ -69,7 +69,7 @@ docs: setup  ## regenerate every generated file: gRPC code, manifests, the rollo
 	$(BIN)/python -m deploy.generated
 
 bench-engine: setup  ## speed of the engine alone, beside transformers (and vLLM: VLLM_PYTHON=…)
-	$(BIN)/python -m deploy.bench.engine_speed
+	$(BIN)/python -m deploy.bench.engine_speed --into docs/benchmarks.md
 
 bench-router: setup  ## cost of the token path, beside plain handle streaming
 	$(BIN)/python -m deploy.bench.router_cost

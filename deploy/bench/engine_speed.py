@@ -6,20 +6,20 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from deploy.bench.document import present
+from deploy.bench.engine_report import ENGINE, Run, Runs, tables
+from deploy.bench.options import count
 from deploy.bench.prompts import load_prompts
 from deploy.bench.vllm_worker import READY
 from fleet.clock import SystemClock
@@ -35,28 +35,10 @@ from replicas.engine.step import StepRunner
 from replicas.model_store import resolve_model
 from replicas.target_model import TargetModel, load_target
 
+MARKS = "bench-engine"
 OWNER = "bench"
 PROMPT_TOKENS = 40
 LONG_PROMPT_TOKENS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Equal greedy requests that began together."""
-
-    sequences: int
-    prefill_seconds: float
-    """Until every sequence had its first token."""
-    decode_seconds: float
-    """For all tokens after the first."""
-    max_tokens: int
-    parts: tuple[float, float] = (0.0, 0.0)
-    """Of the decode: seconds in the forward pass and in the sampler."""
-
-    @property
-    def decode_rate(self) -> float:
-        """Tokens per second of all sequences together."""
-        return self.sequences * (self.max_tokens - 1) / self.decode_seconds
 
 
 Prompts = Sequence[tuple[int, ...]]
@@ -196,39 +178,18 @@ def cut_prompts(tokenizer: Tokenizer, count: int, length: int) -> list[tuple[int
     return [tuple(ids[index * length : (index + 1) * length]) for index in range(count)]
 
 
-def measure(arms: dict[str, Arm], tokenizer: Tokenizer, arguments: argparse.Namespace) -> dict[tuple[int, str], Run]:
-    """The median run of each arm at each number of sequences (0: one long prompt), the arms in turns."""
-    found: dict[tuple[int, str], list[Run]] = defaultdict(list)
+def measure(arms: dict[str, Arm], tokenizer: Tokenizer, arguments: argparse.Namespace) -> Runs:
+    """All loads and arms in turns, as often as is asked for; a first turn is warm-up."""
+    found: Runs = defaultdict(list)
     for repetition in range(arguments.repetitions + 1):
         for sequences in (0, *arguments.sequences):
             length = PROMPT_TOKENS if sequences else LONG_PROMPT_TOKENS
             prompts = cut_prompts(tokenizer, max(sequences, 1), length)
             for name, arm in arms.items():
                 run = arm(prompts, arguments.tokens if sequences else 2)
-                if repetition:  # the first is warm-up
+                if repetition:
                     found[sequences, name].append(run)
-    return {key: _median(runs, by_prefill=key[0] == 0) for key, runs in found.items()}
-
-
-def _median(runs: list[Run], *, by_prefill: bool) -> Run:
-    def seconds(run: Run) -> float:
-        return run.prefill_seconds if by_prefill else run.decode_seconds
-
-    middle = statistics.median_low(map(seconds, runs))
-    return next(run for run in runs if seconds(run) == middle)
-
-
-def table(runs: dict[tuple[int, str], Run]) -> Table:
-    """One line per arm and load."""
-    answer = Table("load", "arm", "tokens/s", "ms/step", "forward", "sampler", "rest", title="engine alone, medians")
-    for (sequences, name), run in sorted(runs.items()):
-        if not sequences:
-            answer.add_row("prefill", name, f"{LONG_PROMPT_TOKENS / run.prefill_seconds:.0f}", "", "", "", "")
-            continue
-        step, *parts = (1000 * part / (run.max_tokens - 1) for part in (run.decode_seconds, *run.parts))
-        shown = [f"{part:.2f}" for part in (*parts, step - sum(parts))] if any(parts) else [""] * 3
-        answer.add_row(f"{sequences} sequences", name, f"{run.decode_rate:.1f}", f"{step:.1f}", *shown)
-    return answer
+    return found
 
 
 def main() -> None:
@@ -236,24 +197,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.bench.engine_speed", description=main.__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 8, 16])
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--sequences", type=count, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--tokens", type=count, default=64)
+    parser.add_argument("--repetitions", type=count, default=3)
+    parser.add_argument("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    console = Console()
+    present(lambda: [*tables(_measured(arguments), LONG_PROMPT_TOKENS), ""], arguments.into, MARKS)
+
+
+def _measured(arguments: argparse.Namespace) -> Runs:
     model = ModelConfig(model=arguments.model, dtype=arguments.dtype)
     config = EngineConfig(device="cpu", max_num_seqs=max(arguments.sequences))
-    folder = resolve_model(model, console.print)
-    target = load_target(model.model_copy(update={"model": str(folder)}), config, console.print)
+    folder = resolve_model(model, _say)
+    target = load_target(model.model_copy(update={"model": str(folder)}), config, _say)
     transformers = TransformersArm(folder, compute_dtype(arguments.dtype, torch.device("cpu")))
-    arms: dict[str, Arm] = {"engine": EngineArm(target, config), "transformers": transformers}
+    arms: dict[str, Arm] = {ENGINE: EngineArm(target, config), "transformers": transformers}
     vllm = os.environ.get("VLLM_PYTHON")
     with ExitStack() as stack:
         if vllm:
             worker = VllmArm(vllm, folder, transformers.architecture, config, arguments.dtype)
             stack.callback(worker.close)
             arms["vllm"] = worker
-        console.print(table(measure(arms, target.tokenizer, arguments)))
+        return measure(arms, target.tokenizer, arguments)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 if __name__ == "__main__":

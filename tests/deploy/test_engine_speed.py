@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.bench.engine_report import Run, tables
 from deploy.bench.engine_speed import VllmArm
 from fleet.config import EngineConfig
 from fleet.errors import ConfigError
@@ -52,3 +53,19 @@ def test_vllm_is_timed_in_an_environment_of_its_own(vllm: VllmArm) -> None:
 def test_an_environment_without_vllm_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vLLM did not start under"):
         VllmArm(sys.executable, tmp_path, "TinyForCausalLM", EngineConfig(), "float32")
+
+
+def test_arms_are_compared_turn_by_turn() -> None:
+    slow_turn, quick_turn = (Run(1, 1.0, seconds, 11, (0.8 * seconds, 0.1 * seconds)) for seconds in (2.0, 1.0))
+    rival = [Run(1, 1.0, 4.0, 11), Run(1, 1.0, 2.0, 11)]
+    lines = list(tables({(1, "engine"): [slow_turn, quick_turn], (1, "vllm"): rival}, 512))
+    # Both arms halved their time in the second turn: the ratio did not move.
+    assert "| 1 sequence | vllm | 3.8 (2.5 – 5.0) | **2.00 (2.00 – 2.00)** |" in lines
+    assert "| 1 sequence | 100.00 | 80.00 | 10.00 | 10.00 |" in lines
+
+
+def test_prefill_is_rated_by_the_prompt() -> None:
+    runs = {(0, "engine"): [Run(1, 0.5, 1.0, 2)], (0, "transformers"): [Run(1, 1.0, 1.0, 2)]}
+    lines = list(tables(runs, 512))
+    assert "| prefill | transformers | 512.0 (512.0 – 512.0) | **2.00 (2.00 – 2.00)** |" in lines
+    assert not any(line.startswith("| prefill |") for line in lines[lines.index("") :])
