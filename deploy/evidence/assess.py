@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deploy.evidence.bucket_verdicts import JudgedCell, judge_buckets
 from deploy.evidence.cell_evidence import CellEvidence
 from deploy.evidence.cells import Cell, cell_result, evidence_of
 from deploy.evidence.config import ROUTED, MatrixConfig
@@ -13,8 +14,9 @@ from deploy.evidence.measured import MeasuredBlock
 from deploy.evidence.pairing import paired_rounds
 from deploy.evidence.profile import acceptance_spans, asked_kinds
 from deploy.evidence.recommendation import recommend
-from deploy.evidence.result import SCHEMA, MatrixResult
+from deploy.evidence.result import SCHEMA, CellResult, MatrixResult
 from deploy.evidence.routing import routing_effects, routing_text
+from deploy.evidence.slices import buckets_of, categories_of, slice_of
 from deploy.evidence.verdicts import judge_cells, provisional
 
 
@@ -35,10 +37,7 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
     """The result of the blocks measured so far; a cell without a paired round is left out."""
     cells = _cells(config, facts.levels, blocks)
     done = _whole_rounds(config, facts.levels, cells)
-    verdicts = judge_cells([_evidence(cell, config, facts) for cell in cells], config.judge, config.seed)
-    if done < config.rounds:
-        verdicts = [provisional(verdict, done, config.rounds) for verdict in verdicts]
-    results = tuple(cell_result(cell, verdict, config) for cell, verdict in zip(cells, verdicts, strict=True))
+    results = tuple(_results(cells, done, config, facts))
     routing = routing_effects(cells, config)
     paths = [cell for cell in results if cell.candidate != ROUTED]
     objective = config.judge.objective
@@ -65,6 +64,22 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
         acceptance=acceptance_spans(cells, config),
         routing=routing,
     )
+
+
+def _results(cells: Sequence[Cell], done: int, config: MatrixConfig, facts: RunFacts) -> Iterator[CellResult]:
+    evidence = [_evidence(cell, config, facts) for cell in cells]
+    verdicts = judge_cells(evidence, config.judge, config.seed)
+    judged = [JudgedCell(*parts) for parts in zip(cells, evidence, verdicts, strict=True)]
+    buckets = [buckets_of(cell.rounds) for cell in cells]
+    for item, parts, on_parts in zip(judged, buckets, judge_buckets(judged, buckets, config), strict=True):
+        slices = [
+            *(
+                slice_of("bucket", part, provisional(verdict, done, config.rounds), config)
+                for part, verdict in zip(parts, on_parts, strict=True)
+            ),
+            *(slice_of("category", part, None, config) for part in categories_of(item.cell.rounds)),
+        ]
+        yield cell_result(item.cell, provisional(item.verdict, done, config.rounds), slices, config)
 
 
 def _whole_rounds(config: MatrixConfig, levels: Sequence[LoadLevel], cells: Sequence[Cell]) -> int:

@@ -1,4 +1,4 @@
-"""What does a verdict on a cell rest on?"""
+"""What does a verdict on a cell, or on a bucket of it, rest on?"""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class CellEvidence:
-    """All that a verdict rests on. Gains are natural logarithms, one per round, above 0 where the candidate is better.
+    """All that a verdict on a cell, or on a bucket of it, rests on.
 
-    Pairs are (baseline, candidate).
+    Gains are natural logarithms, one per round, above 0 where the candidate is better. Pairs are (baseline, candidate).
     """
 
+    rounds: int
+    """Paired rounds that were measured. Not each has a value of every kind: a bucket may come in a few of them only."""
     objective: tuple[float, ...]
     ttft: tuple[float, ...]
     ttft_room: tuple[float, ...]

@@ -24,7 +24,7 @@ _PANEL_LAYOUT: Figure = {
     "xaxis": {"type": "log", "tickangle": 0, "nticks": 6},
     "yaxis": {"tickformat": ".0%"},
     "margin": {"t": 10, "r": 10, "l": 45, "b": 30},
-    "legend": {"x": 0.98, "y": 0.02, "xanchor": "right", "yanchor": "bottom", "bgcolor": "rgba(255,255,255,0.7)"},
+    "legend": {"x": 0.98, "y": 0.02, "xanchor": "right", "yanchor": "bottom", "bgcolor": "rgba(128,128,128,0.15)"},
 }
 
 

@@ -73,7 +73,7 @@ def matrix(  # noqa: PLR0913 - one argument per option
 @app.command()
 def report(
     result_file: Annotated[Path, typer.Argument(help="A result folder, or its report.json.", exists=True)],
-    folder: Annotated[Path, typer.Option("-o", "--output", help="Where report.html and report.csv go.")],
+    folder: Annotated[Path, typer.Option("-o", "--output", help="Where the pages and tables go.")],
 ) -> None:
     """Make the pages of a result that came as report.json alone."""
     from deploy.evidence.measure import write_report

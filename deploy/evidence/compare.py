@@ -45,7 +45,7 @@ class Comparison:
 
     changes: tuple[Change, ...]
     verdicts: tuple[tuple[str, str, str], ...]
-    """(cell, before, after) where the verdict is another one."""
+    """(cell, or a bucket of it, before, after) where the verdict is another one."""
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     settings: tuple[str, ...]
@@ -76,11 +76,7 @@ def compare(before: MatrixResult, after: MatrixResult) -> Comparison:
     common = [name for name in old if name in new]
     return Comparison(
         changes=tuple(_corrected([change for name in common for change in _changes(name, old[name], new[name])])),
-        verdicts=tuple(
-            (name, old[name].verdict.decision.value, new[name].verdict.decision.value)
-            for name in common
-            if old[name].verdict.decision is not new[name].verdict.decision
-        ),
+        verdicts=tuple(verdict for name in common for verdict in _other_verdicts(old[name], new[name])),
         only_before=tuple(name for name in old if name not in new),
         only_after=tuple(name for name in new if name not in old),
         settings=tuple(
@@ -99,7 +95,18 @@ def _fleet_changes(before: MatrixResult, after: MatrixResult) -> Iterator[str]:
 
 
 def _by_name(result: MatrixResult) -> dict[str, CellResult]:
-    return {f"{cell.candidate}, {cell.sampling} at {cell.level.text}": cell for cell in result.cells}
+    return {cell.name: cell for cell in result.cells}
+
+
+def _other_verdicts(before: CellResult, after: CellResult) -> Iterator[tuple[str, str, str]]:
+    """Of the cell and of each bucket that both runs judged."""
+    old, new = (
+        {cell.name: cell.verdict} | {f"{cell.name}, {part}": item for part, item in cell.bucket_verdicts().items()}
+        for cell in (before, after)
+    )
+    for name in old:
+        if name in new and old[name].decision is not new[name].decision:
+            yield name, old[name].decision.value, new[name].decision.value
 
 
 def _changes(name: str, before: CellResult, after: CellResult) -> Iterator[Change]:

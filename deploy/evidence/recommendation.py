@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from deploy.evidence.result import CellResult
 from deploy.evidence.verdicts import Decision
 
+BUCKET_WORDS = {
+    Decision.KEEP: "pays for",
+    Decision.DROP: "costs for",
+    Decision.INCONCLUSIVE: "shows nothing either way for",
+}
 METRIC_WORDS = {"tpot": "decoding", "e2e": "whole answers", "throughput": "throughput"}
 
 
@@ -40,7 +45,12 @@ def _about(candidate: str, cells: Sequence[CellResult], objective: str) -> str:
     if by_decision[Decision.REFUSED]:
         refused = by_decision[Decision.REFUSED]
         sentences.append(f"Not judged: {_names(refused)}, because {refused[0].verdict.reason}.")
-    sentences.append(_advice(candidate, len(kept), len(dropped), len(cells)))
+    if by_length := [text for cell in cells if (text := _by_length(cell))]:
+        sentences.append(f"By length of prompt and answer: {'; '.join(by_length)}.")
+    if not kept and any(Decision.KEEP in _bucket_decisions(cell) for cell in cells):
+        sentences.append("Do not roll it out for all of them; measure the lengths for which it pays by themselves.")
+    else:
+        sentences.append(_advice(candidate, len(kept), len(dropped), len(cells)))
     text = " ".join(sentences)
     return text if kept else f"{candidate}: {text}"
 
@@ -55,6 +65,23 @@ def _advice(candidate: str, kept: int, dropped: int, total: int) -> str:
     if dropped:
         return "Do not roll it out."
     return "Stay on the baseline until there is evidence."
+
+
+def _by_length(cell: CellResult) -> str:
+    """What is claimed of the cell's buckets; empty where nothing is, or where all are judged as the cell is."""
+    decisions = _bucket_decisions(cell)
+    if decisions <= {cell.verdict.decision} or not decisions & {Decision.KEEP, Decision.DROP}:
+        return ""
+    return f"{_name(cell)} " + ", ".join(
+        f"{words} "
+        + " and ".join(f"({name})" for name, item in cell.bucket_verdicts().items() if item.decision is decision)
+        for decision, words in BUCKET_WORDS.items()
+        if decision in decisions
+    )
+
+
+def _bucket_decisions(cell: CellResult) -> set[Decision]:
+    return {verdict.decision for verdict in cell.bucket_verdicts().values()}
 
 
 def _names(cells: Sequence[CellResult]) -> str:

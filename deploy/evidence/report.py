@@ -17,10 +17,11 @@ from plotly.offline import get_plotlyjs
 from rich.table import Table
 
 from deploy.bench.load_result import Spread
+from deploy.evidence.bucket_report import bucket_map, unlike_the_cell
 from deploy.evidence.charts import charts
 from deploy.evidence.figures import ArmFigures
 from deploy.evidence.result import CellResult, Gain, MatrixResult
-from deploy.evidence.verdicts import Decision
+from deploy.evidence.verdicts import CellVerdict, Decision
 from fleet.traffic import Outcome
 
 STYLES = {Decision.KEEP: "green", Decision.DROP: "red", Decision.INCONCLUSIVE: "", Decision.REFUSED: "yellow"}
@@ -61,6 +62,7 @@ def render_html(result: MatrixResult) -> str:
         created=f"{datetime.fromtimestamp(result.created, UTC):%Y-%m-%d %H:%M} UTC",
         levels=levels,
         grid=list(_grid(result, levels)),
+        by_bucket=bucket_map(result),
         columns=COLUMNS,
         figures=list(_figure_rows(result)),
         charts=pictures,
@@ -118,16 +120,20 @@ def _figure_columns(figures: ArmFigures) -> dict[str, object]:
 
 
 def render_table(result: MatrixResult) -> Table:
-    """The verdicts, for the terminal."""
+    """The verdicts, for the terminal: of every cell, and of the buckets that are not judged as their cell is."""
     title = f"{result.model}: {result.rounds_done} of {result.rounds_planned} rounds, judged by {result.objective}"
     table = Table("cell", "verdict", "gain", "95 %", "why", title=title, caption=result.recommendation)
     for cell in result.cells:
-        verdict = cell.verdict
-        gain = f"{verdict.gain.estimate:.2f}×" if verdict.gain else "–"
-        interval = f"{verdict.gain.low:.2f} – {verdict.gain.high:.2f}" if verdict.gain else "–"
-        name = f"{cell.candidate}, {cell.sampling} at {cell.level.text}"
-        table.add_row(name, verdict.decision.value, gain, interval, verdict.reason, style=STYLES[verdict.decision])
+        _add_verdict(table, cell.name, cell.verdict)
+        for bucket, verdict in unlike_the_cell(cell):
+            _add_verdict(table, f"  {bucket}", verdict)
     return table
+
+
+def _add_verdict(table: Table, name: str, verdict: CellVerdict) -> None:
+    gain = f"{verdict.gain.estimate:.2f}×" if verdict.gain else "–"
+    interval = f"{verdict.gain.low:.2f} – {verdict.gain.high:.2f}" if verdict.gain else "–"
+    table.add_row(name, verdict.decision.value, gain, interval, verdict.reason, style=STYLES[verdict.decision])
 
 
 def _grid(result: MatrixResult, levels: list[str]) -> Iterator[tuple[str, list[CellResult | None]]]:

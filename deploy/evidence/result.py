@@ -37,7 +37,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of a cell's requests: a prompt/output bucket, or a category. Described, not judged."""
+    """A part of a cell's requests: a prompt/output bucket, which is judged, or a category, which is described."""
 
     kind: str
     """bucket or category."""
@@ -50,6 +50,8 @@ class Slice:
     candidate_tpot: float | None
     acceptance: AcceptanceFigures | None
     """The candidate's."""
+    verdict: CellVerdict | None = None
+    """Of a bucket; the only bucket of a cell has the cell's. None of a category, and in older reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,15 @@ class CellResult:
     """Share of the completed pairs whose texts are the same."""
     acceptance_by_length: tuple[tuple[float, float], ...] = ()
     """Where a further round's mean of accepted/drafted would lie with drafts of at most 1, 2, … tokens."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.candidate}, {self.sampling} at {self.level.text}"
+
+    def bucket_verdicts(self) -> dict[str, CellVerdict]:
+        """By bucket, shortest first; empty where buckets were not judged."""
+        return {part.name: part.verdict for part in self.slices if part.verdict is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +128,7 @@ class MatrixResult:
     baseline: str
     objective: str
     alpha: float
-    """Chance of any false keep or drop, over all cells."""
+    """Chance of any false keep or drop over all cells, and once more over all buckets."""
     config: dict[str, Any]
     rounds_done: int
     rounds_planned: int

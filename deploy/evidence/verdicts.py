@@ -1,4 +1,4 @@
-"""Is a cell to be kept, dropped, or neither? Decided from paired effects and guards, over all cells at once."""
+"""Is a cell, or a bucket, to be kept, dropped, or neither? Decided from paired effects and guards, over all at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect, rounds_needed
+from deploy.evidence.bootstrap import MIN_ROUNDS, MOST_ROUNDS, Interval, PairedEffect, rounds_needed
 from deploy.evidence.cell_evidence import CellEvidence
 from deploy.evidence.claims import Claims, Effects, Levels, corrected, resamples_for
 from deploy.evidence.config import JudgeConfig
@@ -25,7 +25,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
-    """The verdict on one cell."""
+    """The verdict on one cell, or on one bucket of it."""
 
     decision: Decision
     reason: str
@@ -39,9 +39,9 @@ class CellVerdict:
 
 
 def judge_cells(cells: Sequence[CellEvidence], rules: JudgeConfig, seed: int) -> list[CellVerdict]:
-    """The verdicts, in the order of the cells.
+    """The verdicts on one family of claims (all cells, or all buckets), in the given order.
 
-    The chance that any keep or drop is false is at most alpha over all cells (`deploy.evidence.claims`). A cell that is
+    The chance that any keep or drop is false is at most alpha over the family (`deploy.evidence.claims`). What is
     refused claims nothing and costs the others nothing.
     """
     refusals = [_refusal(cell, rules) for cell in cells]
@@ -62,7 +62,7 @@ def judge_cells(cells: Sequence[CellEvidence], rules: JudgeConfig, seed: int) ->
 
 def provisional(verdict: CellVerdict, rounds_done: int, rounds_planned: int) -> CellVerdict:
     """The verdict while rounds are still to come: to stop where it looks good would void what a claim promises."""
-    if verdict.decision not in (Decision.KEEP, Decision.DROP):
+    if rounds_done >= rounds_planned or verdict.decision not in (Decision.KEEP, Decision.DROP):
         return verdict
     reason = (
         f"provisional after {rounds_done} of {rounds_planned} rounds; it would be {verdict.decision}, {verdict.reason}"
@@ -104,7 +104,8 @@ def _judge(
     """`claimed`: what could be claimed of the cell, and the p-values that are shown."""
     claims, p_values = claimed
     guards = guards_of(cell, effects, claims, levels, rules)
-    decision, reason = _decide(effects.objective, claims, guards, rules, levels)
+    missing = _what_is_missing(cell, effects.objective, rules, levels)
+    decision, reason = _decide(effects.objective, claims, guards, levels, missing)
     return CellVerdict(decision, reason, _gain(effects), *p_values, guards)
 
 
@@ -113,12 +114,11 @@ def _gain(effects: Effects) -> Interval | None:
 
 
 def _decide(
-    effect: PairedEffect | None, claims: Claims, guards: Sequence[Guard], rules: JudgeConfig, levels: Levels
+    effect: PairedEffect | None, claims: Claims, guards: Sequence[Guard], levels: Levels, missing: str
 ) -> tuple[Decision, str]:
     failed = [guard.text for guard in guards if guard.state is GuardState.FAILS]
     if effect is None:
-        few = f"less than {MIN_ROUNDS} rounds are too few to claim anything"
-        return (Decision.DROP, "worse: " + "; ".join(failed)) if failed else (Decision.INCONCLUSIVE, few)
+        return (Decision.DROP, "worse: " + "; ".join(failed)) if failed else (Decision.INCONCLUSIVE, missing)
     seen = effect.ratio()
     measured = f"{seen.estimate:.2f}× (95 % {seen.low:.2f} – {seen.high:.2f})"
     if failed:
@@ -126,15 +126,17 @@ def _decide(
     if claims.slower <= levels.worse:
         return Decision.DROP, f"slower: {measured}"
     if claims.faster > levels.keep:
-        return Decision.INCONCLUSIVE, f"{measured}: {_what_is_missing(effect, rules, levels)}"
+        return Decision.INCONCLUSIVE, f"{measured}: {missing}"
     withheld = [guard.text for guard in guards if guard.state is GuardState.NOT_SHOWN]
     if withheld:
         return Decision.INCONCLUSIVE, f"faster, {measured}, but not shown to be harmless: " + "; ".join(withheld)
     return Decision.KEEP, f"faster: {measured}"
 
 
-def _what_is_missing(effect: PairedEffect, rules: JudgeConfig, levels: Levels) -> str:
+def _what_is_missing(cell: CellEvidence, effect: PairedEffect | None, rules: JudgeConfig, levels: Levels) -> str:
     """What would turn an inconclusive objective into a claim."""
+    if effect is None:
+        return _too_few(cell)
     least = math.log1p(rules.min_effect)
     if 0.0 <= effect.mean <= least:
         return f"no loss is shown, and a gain above {rules.min_effect:.0%} is not in sight"
@@ -142,6 +144,24 @@ def _what_is_missing(effect: PairedEffect, rules: JudgeConfig, levels: Levels) -
         needed = rounds_needed(effect, effect.mean - least, levels.keep)
     else:
         needed = rounds_needed(effect, effect.mean, levels.worse)
-    if needed is None:
+    if needed is None or (planned := _rounds_with(needed, effect.rounds, cell)) > MOST_ROUNDS:
         return "too close to call with any sensible number of rounds"
-    return f"too few rounds among so many cells; if it stays like this, about {needed} would tell"
+    return f"too few rounds for so many claims; if it stays like this, about {planned} would tell"
+
+
+def _too_few(cell: CellEvidence) -> str:
+    least = f"less than {MIN_ROUNDS} rounds are too few to claim anything"
+    seen = len(cell.objective)
+    if seen == 0:
+        return f"no request that both arms completed; {least}"
+    if cell.rounds < MIN_ROUNDS:
+        return least
+    return (
+        f"{seen} of {cell.rounds} rounds have such a request; {least}, and about "
+        f"{_rounds_with(MIN_ROUNDS, seen, cell)} would have so many"
+    )
+
+
+def _rounds_with(needed: int, seen: int, cell: CellEvidence) -> int:
+    """How many rounds a matrix needs so that `needed` of them have a value, where `seen` of those measured had one."""
+    return math.ceil(needed * cell.rounds / seen)

@@ -71,6 +71,8 @@ class SimulatedPath:
     acceptance: float = 0.0
     factor: Callable[[float, int], float] = lambda temperature, running: 1.0
     """(temperature of the first sequence, sequences running) -> factor on the step time."""
+    by_prompt: Callable[[float, int], float] = lambda temperature, prompt_tokens: 1.0
+    """(temperature, tokens of the prompt) of the first sequence -> a further factor on the step time."""
     stall: tuple[float, float] | None = None
     """(when, how long): the one step that begins then takes so much longer."""
 
@@ -118,6 +120,7 @@ class _Engine:
     def _step_seconds(self, joined: list[_Sequence]) -> float:
         path, running = self._path, self._running
         seconds = (path.base + path.slope * len(running)) * path.factor(running[0].temperature, len(running))
+        seconds *= path.by_prompt(running[0].temperature, running[0].prompt_tokens)
         seconds += path.prefill * sum(item.prompt_tokens for item in joined)
         seconds *= self._random.lognormvariate(0.0, path.noise)
         if path.stall is not None and self._clock.now >= path.stall[0]:

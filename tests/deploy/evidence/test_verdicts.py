@@ -22,6 +22,7 @@ def gains(times: float, spread: float = 0.01, rounds: int = 8) -> tuple[float, .
 
 def cell(**changes: Any) -> CellEvidence:
     calm = CellEvidence(
+        rounds=8,
         objective=gains(1.3),
         ttft=gains(1.0),
         ttft_room=gains(1.2),

@@ -1,0 +1,84 @@
+"""How are the verdicts on buckets shown: as a heat map, as rows of a CSV, and beside their cells in the terminal?"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deploy.evidence.buckets import in_order
+from deploy.evidence.result import CellResult, MatrixResult
+from deploy.evidence.verdicts import CellVerdict
+
+COLUMNS = (
+    "condition",
+    "arm",
+    "bucket",
+    "pairs",
+    "verdict",
+    "gain",
+    "gain_low",
+    "gain_high",
+    "baseline_tpot",
+    "candidate_tpot",
+    "acceptance",
+    "reason",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketMap:
+    """Verdicts, a row for each cell."""
+
+    buckets: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[CellVerdict | None, ...]], ...]
+    """(cell, its verdict in each of `buckets`); None where it has no such request."""
+
+
+def bucket_map(result: MatrixResult) -> BucketMap:
+    """Of all cells; without a row where buckets were not judged."""
+    verdicts = {cell.name: known for cell in result.cells if (known := cell.bucket_verdicts())}
+    names = tuple(in_order(name for known in verdicts.values() for name in known))
+    rows = tuple((cell, tuple(known.get(name) for name in names)) for cell, known in verdicts.items())
+    return BucketMap(names, rows)
+
+
+def unlike_the_cell(cell: CellResult) -> Iterator[tuple[str, CellVerdict]]:
+    """The buckets whose verdict is another than their cell's."""
+    for name, verdict in cell.bucket_verdicts().items():
+        if verdict.decision is not cell.verdict.decision:
+            yield name, verdict
+
+
+def render_bucket_csv(result: MatrixResult) -> str:
+    """One row per bucket of each cell, durations in seconds; empty is not known."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for cell in result.cells:
+        writer.writerows(_rows(cell))
+    return text.getvalue()
+
+
+def _rows(cell: CellResult) -> Iterator[dict[str, object]]:
+    for part in cell.slices:
+        if part.verdict is None:
+            continue
+        low, high = part.gain.interval or (None, None)
+        acceptance = None if part.acceptance is None else part.acceptance.rate
+        known = {
+            "condition": cell.condition,
+            "arm": cell.candidate,
+            "bucket": part.name,
+            "pairs": part.pairs,
+            "verdict": part.verdict.decision.value,
+            "gain": part.gain.estimate,
+            "gain_low": low,
+            "gain_high": high,
+            "baseline_tpot": part.baseline_tpot,
+            "candidate_tpot": part.candidate_tpot,
+            "acceptance": acceptance,
+            "reason": part.verdict.reason,
+        }
+        yield {name: value for name, value in known.items() if value is not None}
