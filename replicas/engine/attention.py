@@ -90,10 +90,9 @@ class StepAttention:
         if cap is None and (queries.is_cuda or is_long):
             mask = None if mask is None else mask[None]
             return scaled_dot_product_attention(queries[None], keys[None], values[None], attn_mask=mask, scale=scale)[0]
-        if cap is not None:  # Gemma 2 squashes scores to ±cap (arXiv:2408.00118, section 2)
-            scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(scale / cap).tanh_().mul_(cap)
-            scores = scores if mask is None else scores.add_(mask)
-        elif mask is None:
+        if cap is not None:
+            return capped_attention(queries, keys, values, mask, cap, scale)
+        if mask is None:
             scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(scale)
         else:
             scores = torch.baddbmm(mask, queries, keys.transpose(1, 2), alpha=scale)
@@ -141,6 +140,18 @@ class StepAttention:
         grouped = mask if rows == 1 else mask.repeat(1, self._group, 1)
         mask = grouped.expand(self._config.num_key_value_heads, *grouped.shape).flatten(0, 1)
         return mask.to(device=self._slots.device, dtype=self._arena.dtype)
+
+
+def capped_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, cap: float, scale: float
+) -> Tensor:
+    """Softmax of scores squashed to ±cap (Gemma 2, arXiv:2408.00118, section 2), times values.
+
+    `[..., rows, head_dim]` and twice `[..., keys, head_dim]` to the first; the mask is added after the cap.
+    """
+    scores = torch.matmul(queries, keys.transpose(-1, -2)).mul_(scale / cap).tanh_().mul_(cap)
+    scores = scores if mask is None else scores.add_(mask)
+    return torch.matmul(scores.softmax(dim=-1, dtype=torch.float32).to(queries.dtype), values)
 
 
 def _packed_rows(spans: list[Span], rows: int, like: Tensor) -> slice | Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.transfer import to_device
 
 KeysAndValues = tuple[Tensor, Tensor]
 """Two times `[heads, tokens, head_dim]`."""
@@ -23,6 +24,7 @@ class KvArena:
         )
         self._layers = self._memory.unbind(0)
         self.dtype = dtype
+        self.bytes_per_layer_place = 2 * self._kv_heads * config.head_dim * dtype.itemsize
 
     def store(self, layer: int, slots: Tensor, keys_and_values: Tensor) -> None:
         """Write `[tokens, 2 * kv_heads, head_dim]` to the slots, int64 `[tokens]`."""
@@ -49,5 +51,5 @@ class KvArena:
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Move what lies at `start + rows[i]` to `start + i` in all layers; rows ascend."""
-        source = torch.tensor(rows, dtype=torch.int64, device=self._memory.device) + start
+        source = to_device(torch.tensor(rows, dtype=torch.int64) + start, self._memory.device)
         self._memory[:, :, start : start + len(rows)] = self._memory.index_select(2, source)

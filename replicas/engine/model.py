@@ -13,11 +13,14 @@ from torch import Tensor
 
 from fleet.errors import ConfigError, OutOfMemory
 from replicas.engine.attention import StepAttention
-from replicas.engine.decoder import Decoder
+from replicas.engine.decoder import Decoder, States
 from replicas.engine.decoder_config import DecoderConfig, context_length, load_config
+from replicas.engine.graphs.recording import Recorder
+from replicas.engine.graphs.steps import StepGraphs
 from replicas.engine.kv_arena import KvArena
 from replicas.engine.linear import compute_dtype
 from replicas.engine.span import Span
+from replicas.engine.transfer import to_device
 from replicas.engine.weights import Checkpoint, load_weights
 
 
@@ -67,7 +70,10 @@ class Model(Protocol):
 class DecoderModel:
     """A decoder and the arena that its attention reads and writes. `decoder` is open to heads that share its parts."""
 
-    def __init__(self, decoder: Decoder, *, kv_tokens: int, max_model_len: int) -> None:
+    def __init__(
+        self, decoder: Decoder, *, kv_tokens: int, max_model_len: int, recorder: Recorder | None = None
+    ) -> None:
+        """With a `recorder`, steps of few rows are recorded and launched as a whole."""
         self.config = decoder.config
         self.vocab_size = self.config.vocab_size
         self.max_model_len = max_model_len
@@ -76,20 +82,28 @@ class DecoderModel:
         """`[vocab, hidden]` in the compute dtype, unscaled."""
         self._decoder = decoder
         self._device = decoder.embedding.device
+        places = kv_tokens if recorder is None else kv_tokens + 1
         with allocation_failures():
-            self._arena = KvArena(self.config, kv_tokens, dtype=decoder.embedding.dtype, device=self._device)
+            self._arena = KvArena(self.config, places, dtype=decoder.embedding.dtype, device=self._device)
+        self._graphs = None if recorder is None else StepGraphs(decoder, self._arena, recorder, scratch=kv_tokens)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Forward:
         with allocation_failures():
             packing = _pack(segments)
-            packed = torch.tensor((packing.tokens, packing.positions, packing.slots)).to(self._device)
-            attention = StepAttention(self.config, self._arena, packing.spans, packed[2])
-            states = self._decoder(packed[0], packed[1], attention)
+            states = None if self._graphs is None else self._graphs.run(packing.spans, packing.tokens)
+            if states is None:
+                states = self._launched(packing)
             wanted = states.last
             if len(packing.rows) < len(packing.tokens):
-                wanted = wanted[torch.tensor(packing.rows, dtype=torch.int64, device=self._device)]
+                wanted = wanted[to_device(torch.tensor(packing.rows, dtype=torch.int64), self._device)]
             return Forward(self.head(self._decoder.normed(wanted)), states.tapped)
+
+    def _launched(self, packing: _Packing) -> States:
+        """The layers' states, launched operation by operation."""
+        packed = to_device(torch.tensor((packing.tokens, packing.positions, packing.slots)), self._device)
+        attention = StepAttention(self.config, self._arena, packing.spans, packed[2])
+        return self._decoder(packed[0], packed[1], attention)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
@@ -124,11 +138,10 @@ def _pack(segments: Sequence[Segment]) -> _Packing:
     for segment in segments:
         length = len(segment.token_ids)
         span = Span(len(packing.tokens), length, segment.extent_start, segment.position, segment.parents)
-        first = segment.extent_start + segment.position
         packing.spans.append(span)
         packing.tokens.extend(segment.token_ids)
         packing.positions.extend(span.positions())
-        packing.slots.extend(range(first, first + length))
+        packing.slots.extend(span.places())
         packing.rows.extend(range(len(packing.tokens) - segment.logit_rows, len(packing.tokens)))
     return packing
 
@@ -143,12 +156,14 @@ def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)
     max_model_len: int | None = None,
     taps: tuple[int, ...] = (),
     lender: Path | None = None,
+    recorder: Recorder | None = None,
 ) -> DecoderModel:
     """The model in a Hugging Face folder, with `layers` only its first layers, final norm and head.
 
     `dtype` is bfloat16 or float32, `device` cpu or cuda. `taps` names the states that become features, 0 to n: `i`
     is the residual stream that enters layer `i`, the number of layers n the last state after the final norm.
-    `lender` is the folder of the target whose embedding and head a trained draft uses.
+    `lender` is the folder of the target whose embedding and head a trained draft uses, `recorder` what records
+    small steps, if anything is to.
     Raises ConfigError where the architecture, a tensor or a size does not fit, OutOfMemory where weights or arena
     do not.
     """
@@ -161,7 +176,7 @@ def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)
     with torch.inference_mode(), allocation_failures():
         with Checkpoint(folder, compute_dtype(dtype, target), target, lender) as checkpoint:
             decoder = Decoder(config, load_weights(checkpoint, config), taps)
-        return DecoderModel(decoder, kv_tokens=kv_tokens, max_model_len=limit)
+        return DecoderModel(decoder, kv_tokens=kv_tokens, max_model_len=limit, recorder=recorder)
 
 
 def kv_bytes_per_token(config: DecoderConfig, dtype: str, device: str = "cpu") -> int:

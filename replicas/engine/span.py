@@ -35,6 +35,19 @@ class Span:
             found.append(self.position + trunk if parent < 0 else found[trunk + parent] + 1)
         return found
 
+    def places(self) -> range:
+        """Where its tokens are cached, in the arena."""
+        return range(self.extent_start + self.position, self.extent_start + self.end)
+
+    def sight(self) -> list[int]:
+        """Which of the span's own tokens each one sees, itself included, windows aside: bit i for the i-th."""
+        trunk = self.length - len(self.parents)
+        found = [(2 << row) - 1 for row in range(trunk)]
+        for row, parent in enumerate(self.parents, start=trunk):
+            before = (1 << trunk) - 1 if parent < 0 else found[trunk + parent]
+            found.append(before | 1 << row)
+        return found
+
     def first_seen(self, window: int | None) -> int:
         """The oldest place in its extent that any of its tokens sees."""
         return 0 if window is None else max(0, self.position + 1 - window)

@@ -1,0 +1,82 @@
+"""Runs a step as a graph where it has a shape for one: recorded at first use, the least recently used ones dropped."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from replicas.engine.decoder import Decoder, States
+from replicas.engine.graphs.attention import GraphAttention
+from replicas.engine.graphs.inputs import GraphInputs
+from replicas.engine.graphs.recording import Recorder, Step
+from replicas.engine.graphs.shape import GraphShape, shape_of
+from replicas.engine.kv_arena import KvArena
+from replicas.engine.span import Span
+
+logger = logging.getLogger(__name__)
+
+MOST_GRAPHS = 64
+GATHERED_BYTES = 256 * 2**20
+"""Keys and values that a step may gather for a layer. Copying more takes longer than launching a layer's kernels, so a
+graph would gain nothing; and what all graphs share stays within the memory check's working room."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    inputs: GraphInputs
+    replay: Step | None
+    """None where there was no memory to record it."""
+
+
+class StepGraphs:
+    """The graphs of one decoder and its arena, whose place `scratch` belongs to no sequence."""
+
+    def __init__(self, decoder: Decoder, arena: KvArena, recorder: Recorder, scratch: int) -> None:
+        self._decoder = decoder
+        self._arena = arena
+        self._recorder = recorder
+        self._scratch = scratch
+        self._most_places = GATHERED_BYTES // arena.bytes_per_layer_place
+        self._graphs: OrderedDict[GraphShape, _Graph] = OrderedDict()
+
+    def run(self, spans: Sequence[Span], token_ids: Sequence[int]) -> States | None:
+        """What the layers make of the packed tokens, one row each; None where the step is not one for a graph."""
+        shape = shape_of(spans, self._most_places)
+        if shape is None:
+            return None
+        graph = self._graphs.get(shape)
+        if graph is None:
+            graph = self._recorded(shape, spans, token_ids)
+        else:
+            graph.inputs.fill(spans, token_ids)
+        self._graphs.move_to_end(shape)
+        if graph.replay is None:
+            return None
+        states = graph.replay()
+        rows = graph.inputs.packed(len(token_ids))
+        tapped = None if states.tapped is None else states.tapped.index_select(0, rows)
+        return States(states.last.index_select(0, rows), tapped)
+
+    def _recorded(self, shape: GraphShape, spans: Sequence[Span], token_ids: Sequence[int]) -> _Graph:
+        """A new graph, filled with this step: what it is run with while it is recorded must be real."""
+        inputs = GraphInputs(shape, self._scratch, self._decoder.embedding.device)
+        inputs.fill(spans, token_ids)
+
+        def step() -> States:
+            attention = GraphAttention(self._decoder.config, self._arena, inputs)
+            return self._decoder(inputs.token_ids.flatten(), inputs.positions.flatten(), attention)
+
+        replay = None
+        try:
+            replay = self._recorder.record(step)
+        except torch.OutOfMemoryError as error:
+            logger.warning("no memory for a graph of %s, such steps are launched kernel by kernel: %s", shape, error)
+        self._graphs[shape] = _Graph(inputs, replay)
+        # Only now: recording has waited for whatever replay was under way.
+        if len(self._graphs) > MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        return self._graphs[shape]
