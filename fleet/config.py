@@ -53,6 +53,7 @@ class EngineConfig(Section):
     kv_cache_gib: float = Field(1.0, gt=0, le=4096)
     threads: int | None = Field(None, ge=1, le=512, description="CPU threads of the worker; None = torch's choice.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    enforce_eager: bool = Field(False, description="Never use CUDA graphs; without effect on a CPU.")
     max_waiting: int = Field(1024, ge=1, description="Requests the engine queues before it refuses more.")
 
 

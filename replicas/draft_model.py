@@ -15,7 +15,7 @@ from replicas.draft_engine import DraftEngine
 from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.engine.model import Model, load_model
 from replicas.engine.sampling import Sampler
-from replicas.loading import cache_tokens, choose_device, warm_up
+from replicas.loading import cache_tokens, choose_device, step_recorder, warm_up
 from replicas.memory_check import check_memory
 from replicas.model_store import resolve_model
 from replicas.speculation.draft_session import DraftLimits
@@ -91,6 +91,7 @@ def _load_model(
         layers=speculative.layers,
         max_model_len=max_model_len,
         lender=lender,
+        recorder=step_recorder(device, engine),
     )
     # The first request's draft must not be late because the draft's first steps are slow.
     warm_up(model, engine)

@@ -14,7 +14,7 @@ from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import context_length, load_config
 from replicas.engine.linear import compute_dtype
 from replicas.engine.model import DecoderModel, load_model
-from replicas.loading import cache_tokens, choose_device, warm_up
+from replicas.loading import cache_tokens, choose_device, step_recorder, warm_up
 from replicas.memory_check import check_memory
 from replicas.model_store import resolve_model
 
@@ -69,6 +69,7 @@ def load_target(
             kv_tokens=kv_tokens,
             max_model_len=config.max_model_len,
             taps=head.taps(decoder.num_hidden_layers) if head else (),
+            recorder=step_recorder(device, engine),
         )
         warm_up(model, engine)
     except OutOfMemory as error:

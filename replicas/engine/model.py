@@ -87,6 +87,11 @@ class DecoderModel:
             self._arena = KvArena(self.config, places, dtype=decoder.embedding.dtype, device=self._device)
         self._graphs = None if recorder is None else StepGraphs(decoder, self._arena, recorder, scratch=kv_tokens)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether steps of few rows are recorded when they are first run."""
+        return self._graphs is not None
+
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Forward:
         with allocation_failures():
