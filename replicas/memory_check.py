@@ -15,7 +15,8 @@ from replicas.engine.linear import compute_dtype
 from replicas.engine.model import kv_bytes_per_token
 
 GIB = 2**30
-# Activations, logits, what CUDA graphs share (`graphs.steps.GATHERED_BYTES`) and the interpreter, beyond weights and KV.
+# Activations, logits, what CUDA graphs gather (`graphs.steps.GATHERED_BYTES`) and the interpreter itself, beyond
+# weights and KV.
 WORKING_BYTES = 512 * 2**20
 
 

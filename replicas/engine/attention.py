@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from replicas.engine.decoder_config import DecoderConfig
 from replicas.engine.kv_arena import KeysAndValues, KvArena
 from replicas.engine.span import Span, visibility
+from replicas.engine.transfer import to_device
 
 MOST_BATCHED_ROWS = 16
 """Spans of more tokens attend alone: their products are large enough, and padding the others to them is not free."""
@@ -113,7 +114,7 @@ class StepAttention:
                 offset += rows
         batches = [self._batch(members, window) for members in buckets.values()]
         is_ordered = order == list(range(offset))
-        return _Plan(batches, None if is_ordered else torch.tensor(order, device=self._slots.device))
+        return _Plan(batches, None if is_ordered else to_device(torch.tensor(order), self._slots.device))
 
     def _batch(self, spans: list[Span], window: int | None) -> _Batch:
         rows = max(span.length for span in spans)
@@ -126,7 +127,7 @@ class StepAttention:
         else:
             # Padding repeats a span's newest place: nothing unwritten is read, and nothing of a neighbour.
             places = torch.tensor(firsts)[:, None] + torch.arange(keys)
-            slots = places.minimum(torch.tensor(ends)[:, None] - 1).flatten().to(self._slots.device)
+            slots = to_device(places.minimum(torch.tensor(ends)[:, None] - 1).flatten(), self._slots.device)
         return _Batch(
             len(spans), _packed_rows(spans, rows, self._slots), views, slots, self._mask(spans, window, rows, keys)
         )
@@ -134,12 +135,12 @@ class StepAttention:
     def _mask(self, spans: list[Span], window: int | None, rows: int, keys: int) -> Tensor | None:
         if rows == 1 and len({span.end - span.first_seen(window) for span in spans}) == 1:
             return None
-        visible = visibility(spans, window, rows, keys)
-        mask = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+        visible = to_device(visibility(spans, window, rows, keys), self._slots.device)
+        mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
         # Like the queries: heads outermost, then spans, then the group's heads times rows.
         grouped = mask if rows == 1 else mask.repeat(1, self._group, 1)
         mask = grouped.expand(self._config.num_key_value_heads, *grouped.shape).flatten(0, 1)
-        return mask.to(device=self._slots.device, dtype=self._arena.dtype)
+        return mask.to(self._arena.dtype)
 
 
 def capped_attention(
@@ -159,4 +160,4 @@ def _packed_rows(spans: list[Span], rows: int, like: Tensor) -> slice | Tensor:
     found = [span.row + min(row, span.length - 1) for span in spans for row in range(rows)]
     if found == list(range(found[0], found[0] + len(found))):
         return slice(found[0], found[0] + len(found))
-    return torch.tensor(found, device=like.device)
+    return to_device(torch.tensor(found), like.device)

@@ -19,8 +19,11 @@ from fleet.generation import SamplingParams, TokenLogprob
 from replicas.engine.adjustments import adjusted, is_adjusted
 from replicas.engine.noise import Purpose, stream_key
 from replicas.engine.race import Logits, distribution, draw_sparse, likeliest, race, ranking
+from replicas.engine.transfer import to_device
 from replicas.speculation.rejection import Sparse
 
+NOTHING = -1
+"""Stands for the token of a row that allows none."""
 DRAFT_TOKENS = 64
 """Tokens that a judged draft is drawn from: what lies beyond them is seldom drawn and never missed."""
 
@@ -88,7 +91,7 @@ class Sampler:
         """The model's natural log-probability of one token per row ([R, V]), and of the row's `top` likeliest."""
         logits = logits[:, : self._vocab_size]
         total = logits.logsumexp(-1, keepdim=True)
-        chosen = logits.gather(1, torch.tensor(token_ids, device=logits.device)[:, None]) - total
+        chosen = logits.gather(1, to_device(torch.tensor(token_ids), logits.device)[:, None]) - total
         best = logits.topk(min(top, self._vocab_size))
         alternatives = zip(best.indices.tolist(), (best.values - total).tolist(), strict=True)
         return [
@@ -154,10 +157,9 @@ class Sampler:
     def _drawn(self, logits: Tensor, draws: Sequence[Draw]) -> list[int | None]:
         """Each row's token; None where nothing may follow."""
         best = _first_of_the_best(logits)
-        peaks = logits.gather(1, best[:, None])[:, 0].tolist()
-        token_ids: list[int | None] = [
-            token_id if math.isfinite(peak) else None for token_id, peak in zip(best.tolist(), peaks, strict=True)
-        ]
+        peaks = logits.gather(1, best[:, None])[:, 0]
+        known = best.where(peaks.isfinite(), NOTHING).tolist()  # one answer, for a GPU is waited for with each
+        token_ids: list[int | None] = [None if token_id == NOTHING else token_id for token_id in known]
         drawn = [row for row, draw in enumerate(draws) if token_ids[row] is not None and not self._is_plain(draw)]
         if drawn:
             on_host = logits.numpy(force=True)

@@ -15,6 +15,7 @@ from replicas.engine.judging import judged_block
 from replicas.engine.model import Model, Segment, allocation_failures
 from replicas.engine.sampling import Draw, Sample, Sampler, Unusable, UnusableLogits
 from replicas.engine.scheduler import Plan, Work
+from replicas.engine.transfer import to_host
 from replicas.speculation.tree import ROOT
 
 
@@ -57,8 +58,9 @@ class StepRunner:
             for move in plan.moves:
                 self._model.move(move.source, move.target, move.length)
             forward = self._model.forward([_segment(work) for work in plan.works])
-            rows = torch.split(forward.logits, [_logit_rows(work) for work in plan.works])
-            blocks = self._blocks(plan.works, rows, forward.logits)
+            logits = _at_hand(forward.logits, plan.works)
+            rows = torch.split(logits, [_logit_rows(work) for work in plan.works])
+            blocks = self._blocks(plan.works, rows, logits)
             for work, block in zip(plan.works, blocks, strict=True):
                 self._compact(work, block)
             return [
@@ -139,6 +141,11 @@ def _segment(work: Work) -> Segment:
     drafted = work.drafted
     token_ids = (*new, *drafted.token_ids)
     return Segment(sequence.extent.start, sequence.cached, token_ids, _logit_rows(work), drafted.parents)
+
+
+def _at_hand(logits: Tensor, works: Items[Work]) -> Tensor:
+    """Where anything is drawn, on the host, as noise and cuts are numpy's: one copy instead of one for each row."""
+    return logits if all(work.sequence.request.sampling.is_greedy for work in works) else to_host(logits)
 
 
 def _logit_rows(work: Work) -> int:

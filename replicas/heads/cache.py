@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from replicas.engine.kv_extents import Extent, KvExtents
+from replicas.engine.transfer import to_device
 
 GROWTH_TOKENS = 64
 """Room beyond what is needed now. More of it would spare moves, which are cheap, and refuse sequences, which is not."""
@@ -91,7 +92,7 @@ class HeadCache:
         """Move all extents to the front of the arena, that of `last` behind the others, where it can grow."""
         ordered = sorted(self._held, key=lambda sequence_id: (sequence_id == last, self._held[sequence_id].start))
         kept = [place for each in ordered for place in range(self._held[each].start, self._held[each].end)]
-        places = torch.tensor(kept, dtype=torch.int64, device=self._memory.device)
+        places = to_device(torch.tensor(kept, dtype=torch.int64), self._memory.device)
         self._memory[:, :, : len(kept)] = self._memory[:, :, places]
         self._extents, end = KvExtents(self.shape.tokens), 0
         self._extents.allocate(len(kept))
@@ -113,13 +114,12 @@ class CachedRows:
 
     def __init__(self, cache: HeadCache, spans: Sequence[Span], positions: Sequence[int]) -> None:
         """`positions` are those of the rotary embedding, one per row: in a tree they go by depth."""
-        device = cache.keys.device
         places = [place for span in spans for place in _places(span)]
         self._cache = cache
         self._spans = spans
         self._standing = positions
-        self._places = torch.tensor(places, dtype=torch.int64, device=device)
-        self.positions = torch.tensor(positions, dtype=torch.int64, device=device)
+        rows = to_device(torch.tensor((places, positions), dtype=torch.int64), cache.keys.device)
+        self._places, self.positions = rows.unbind(0)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Cache keys and values [n, kv_heads, D], then answer the queries [n, heads, D]: [n, heads · D]."""
@@ -156,7 +156,7 @@ class CachedRows:
     def _mask(self, span: Span, first: int, group: int) -> Tensor | None:
         """Bool [group · length, places from `first` on]; None where the only row sees all."""
         if span.visible is not None:
-            return span.visible[:, first:].to(self._places.device).repeat(group, 1)
+            return to_device(span.visible[:, first:], self._places.device).repeat(group, 1)
         if span.length == 1:
             return None
         places = torch.arange(first, span.position + span.length, device=self._places.device)

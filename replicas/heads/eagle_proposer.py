@@ -13,6 +13,7 @@ from fleet.clock import Clock
 from fleet.errors import OutOfMemory
 from replicas.engine.features import Seen
 from replicas.engine.model import allocation_failures
+from replicas.engine.transfer import to_device
 from replicas.heads.cache import CachedRows, HeadCache, Span
 from replicas.heads.candidates import Picker
 from replicas.heads.followed import Followed, Following
@@ -149,7 +150,7 @@ class EagleProposer:
         fused = self._network.fuse(torch.cat([chunk.features for chunk in chunks]))
         states = self._run(token_ids, fused, CachedRows(self._cache, spans, positions))
         ends = torch.tensor([span.length for span in spans]).cumsum(0) - 1
-        for followed, span, state in zip(works, spans, states[ends.to(states.device)], strict=True):
+        for followed, span, state in zip(works, spans, states[to_device(ends, states.device)], strict=True):
             followed.cached = span.position + span.length
             followed.backlog.clear()
             followed.state = state
@@ -200,10 +201,11 @@ class EagleProposer:
         above = [row_of[id(growth), growth.tree.parents[node]] for growth, node in below]
         token_ids = [growth.token(node) for growth, node in below]
         positions = [growth.followed.cached + depth - 1 for growth, _ in below]
-        return below, self._run(token_ids, states[above], CachedRows(self._cache, spans, positions))
+        parents = states[to_device(torch.tensor(above), states.device)]
+        return below, self._run(token_ids, parents, CachedRows(self._cache, spans, positions))
 
     def _run(self, token_ids: Sequence[int], states: Tensor, rows: CachedRows) -> Tensor:
-        return self._network(torch.tensor(token_ids, dtype=torch.int64, device=states.device), states, rows)
+        return self._network(to_device(torch.tensor(token_ids), states.device), states, rows)
 
     def _place(self, followed: Followed, needed: int) -> int | None:
         return self._cache.place(followed.sequence_id, followed.cached, needed)
