@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.flash import causal_attention
 from replicas.engine.kv_arena import KeysAndValues, KvArena
 from replicas.engine.span import Span, visibility
 from replicas.engine.transfer import to_device
@@ -34,6 +35,8 @@ class _Batch:
     """Of several spans: which places of the arena they see, int64 `[spans * keys of each]`."""
     mask: Tensor | None
     """Added to the scores: 0 or minus infinity, `[kv_heads * spans, 1 or group * rows, keys]`; None: all see all."""
+    is_flash: bool
+    """A single chain that sees all before it: no mask is needed, rows see ever more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,14 @@ class _Plan:
 class StepAttention:
     """Attention of one forward pass: what lies where, and who sees it, is settled once for all layers."""
 
-    def __init__(self, config: DecoderConfig, arena: KvArena, spans: Sequence[Span], slots: Tensor) -> None:
-        """`slots` is where each packed token is cached, int64 `[tokens]`."""
+    def __init__(
+        self, config: DecoderConfig, arena: KvArena, spans: Sequence[Span], slots: Tensor, *, flash: bool = False
+    ) -> None:
+        """`slots` is where each packed token is cached, int64 `[tokens]`; `flash` whether there is the kernel."""
         self._config = config
         self._arena = arena
         self._slots = slots
+        self._flash = flash
         self._group = config.num_attention_heads // config.num_key_value_heads
         windows = [kind.window for kind in config.layers]
         plans = {window: self._plan(spans, window) for window in {*windows}}
@@ -70,6 +76,10 @@ class StepAttention:
         """Heads that share keys and values are rows of one product with them, so neither is ever expanded."""
         config, spans, group = self._config, batch.spans, self._group
         own = queries[batch.rows] if isinstance(batch.rows, slice) else queries.index_select(0, batch.rows)
+        if batch.is_flash:
+            assert batch.views is not None
+            seen = causal_attention(own.transpose(0, 1), *batch.views[layer], config.attention_scale)
+            return seen.transpose(0, 1).flatten(1)
         split = own.view(spans, -1, config.num_key_value_heads, group, config.head_dim).permute(2, 0, 3, 1, 4)
         folded = split.reshape(config.num_key_value_heads * spans, -1, config.head_dim)
         if batch.slots is not None:
@@ -128,9 +138,9 @@ class StepAttention:
             # Padding repeats a span's newest place: nothing unwritten is read, and nothing of a neighbour.
             places = torch.tensor(firsts)[:, None] + torch.arange(keys)
             slots = to_device(places.minimum(torch.tensor(ends)[:, None] - 1).flatten(), self._slots.device)
-        return _Batch(
-            len(spans), _packed_rows(spans, rows, self._slots), views, slots, self._mask(spans, window, rows, keys)
-        )
+        is_flash = self._flash and _is_plain_chunk(spans, window)
+        mask = None if is_flash else self._mask(spans, window, rows, keys)
+        return _Batch(len(spans), _packed_rows(spans, rows, self._slots), views, slots, mask, is_flash)
 
     def _mask(self, spans: list[Span], window: int | None, rows: int, keys: int) -> Tensor | None:
         if rows == 1 and len({span.end - span.first_seen(window) for span in spans}) == 1:
@@ -141,6 +151,13 @@ class StepAttention:
         grouped = mask if rows == 1 else mask.repeat(1, self._group, 1)
         mask = grouped.expand(self._config.num_key_value_heads, *grouped.shape).flatten(0, 1)
         return mask.to(self._arena.dtype)
+
+
+def _is_plain_chunk(spans: Sequence[Span], window: int | None) -> bool:
+    """Whether it is one long span without a tree, none of whose rows has a token behind its window."""
+    span = spans[0]
+    is_in_window = window is None or span.end <= window
+    return len(spans) == 1 and span.length > MOST_BATCHED_ROWS and not span.parents and is_in_window
 
 
 def capped_attention(

@@ -15,6 +15,7 @@ from fleet.errors import ConfigError, OutOfMemory
 from replicas.engine.attention import StepAttention
 from replicas.engine.decoder import Decoder, States
 from replicas.engine.decoder_config import DecoderConfig, context_length, load_config
+from replicas.engine.flash import has_flash
 from replicas.engine.graphs.recording import Recorder
 from replicas.engine.graphs.steps import StepGraphs
 from replicas.engine.kv_arena import KvArena
@@ -82,6 +83,7 @@ class DecoderModel:
         """`[vocab, hidden]` in the compute dtype, unscaled."""
         self._decoder = decoder
         self._device = decoder.embedding.device
+        self._has_flash = has_flash(self.config, decoder.embedding.dtype, self._device)
         places = kv_tokens if recorder is None else kv_tokens + 1
         with allocation_failures():
             self._arena = KvArena(self.config, places, dtype=decoder.embedding.dtype, device=self._device)
@@ -107,7 +109,7 @@ class DecoderModel:
     def _launched(self, packing: _Packing) -> States:
         """The layers' states, launched operation by operation."""
         packed = to_device(torch.tensor((packing.tokens, packing.positions, packing.slots)), self._device)
-        attention = StepAttention(self.config, self._arena, packing.spans, packed[2])
+        attention = StepAttention(self.config, self._arena, packing.spans, packed[2], flash=self._has_flash)
         return self._decoder(packed[0], packed[1], attention)
 
     @torch.inference_mode()
