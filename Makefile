@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools bench-proposers bench-verify-cost bench-draft-ahead bench-soak clean
+.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools bench-proposers bench-verify-cost bench-draft-ahead bench-soak bench-gpu clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -97,6 +97,9 @@ bench-draft-ahead: setup  ## hit rate of draft-ahead and the round time it hides
 
 bench-soak: setup  ## does anything leak? mixed requests, cancels, preemptions and draft restarts for about an hour
 	$(BIN)/python -m deploy.bench.soak
+
+bench-gpu: setup  ## on a GPU: its tests, CUDA graphs beside none, price of rows, proposers; minutes; MODEL=… for another
+	$(BIN)/python -m deploy.bench.gpu $(if $(MODEL),--model $(MODEL))
 
 # promtool from Debian's package, unpacked rather than installed so that no service starts.
 $(VENV)/bin/promtool: $(VENV)/.ready

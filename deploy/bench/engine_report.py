@@ -6,9 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-ENGINE = "engine"
-"""The arm that the others are held against."""
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -33,23 +30,23 @@ Runs = dict[tuple[int, str], list[Run]]
 """By number of sequences (0: one long prompt, of which the prefill counts) and arm, one run per repetition."""
 
 
-def tables(runs: Runs, long_prompt_tokens: int) -> Iterator[str]:
-    """Markdown: rates and ratios (median, smallest to largest), then where the engine's step goes."""
-    yield "| load | arm | tokens/s | engine against it |"
+def tables(runs: Runs, ours: str, long_prompt_tokens: int) -> Iterator[str]:
+    """Markdown: rates (median, smallest to largest) and the ratio of our arm to each, then where our step goes."""
+    yield f"| load | arm | tokens/s | {ours} against it |"
     yield "|---|---|---|---|"
     for (sequences, name), found in sorted(runs.items()):
-        rates, ours = (
+        rates, our_rates = (
             [run.decode_rate if sequences else long_prompt_tokens / run.prefill_seconds for run in some]
-            for some in (found, runs[sequences, ENGINE])
+            for some in (found, runs[sequences, ours])
         )
-        ratios = [mine / other for mine, other in zip(ours, rates, strict=True)]
-        ratio = "–" if name == ENGINE else f"**{_spread(ratios, 2)}**"
+        ratios = [mine / other for mine, other in zip(our_rates, rates, strict=True)]
+        ratio = "–" if name == ours else f"**{_spread(ratios, 2)}**"
         yield f"| {_load(sequences)} | {name} | {_spread(rates, 1)} | {ratio} |"
     yield ""
     yield "| load | ms a step | forward | sampler | rest |"
     yield "|---|---|---|---|---|"
     for (sequences, name), found in sorted(runs.items()):
-        if sequences and name == ENGINE:
+        if sequences and name == ours:
             step, *parts = (1000 * part for part in _step(found))
             cells = " | ".join(f"{part:.2f}" for part in (step, *parts, step - sum(parts)))
             yield f"| {_load(sequences)} | {cells} |"

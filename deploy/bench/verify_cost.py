@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from deploy.bench.devices import settle
 from deploy.bench.document import present
 from deploy.bench.options import count
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
@@ -39,8 +40,10 @@ def step_seconds(
         for width in sequences:
             for length in rows:
                 segments = [Segment(index * stride, context, (1,) * length, length) for index in range(width)]
+                settle()
                 began = time.perf_counter()
                 model.forward(segments)
+                settle()
                 if repetition:
                     found[width, length].append(time.perf_counter() - began)
     return {key: statistics.median(values) for key, values in found.items()}

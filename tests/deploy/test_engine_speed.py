@@ -58,7 +58,7 @@ def test_an_environment_without_vllm_is_named(tmp_path: Path) -> None:
 def test_arms_are_compared_turn_by_turn() -> None:
     slow_turn, quick_turn = (Run(1, 1.0, seconds, 11, (0.8 * seconds, 0.1 * seconds)) for seconds in (2.0, 1.0))
     rival = [Run(1, 1.0, 4.0, 11), Run(1, 1.0, 2.0, 11)]
-    lines = list(tables({(1, "engine"): [slow_turn, quick_turn], (1, "vllm"): rival}, 512))
+    lines = list(tables({(1, "engine"): [slow_turn, quick_turn], (1, "vllm"): rival}, "engine", 512))
     # Both arms halved their time in the second turn: the ratio did not move.
     assert "| 1 sequence | vllm | 3.8 (2.5 – 5.0) | **2.00 (2.00 – 2.00)** |" in lines
     assert "| 1 sequence | 100.00 | 80.00 | 10.00 | 10.00 |" in lines
@@ -66,6 +66,6 @@ def test_arms_are_compared_turn_by_turn() -> None:
 
 def test_prefill_is_rated_by_the_prompt() -> None:
     runs = {(0, "engine"): [Run(1, 0.5, 1.0, 2)], (0, "transformers"): [Run(1, 1.0, 1.0, 2)]}
-    lines = list(tables(runs, 512))
+    lines = list(tables(runs, "engine", 512))
     assert "| prefill | transformers | 512.0 (512.0 – 512.0) | **2.00 (2.00 – 2.00)** |" in lines
     assert not any(line.startswith("| prefill |") for line in lines[lines.index("") :])

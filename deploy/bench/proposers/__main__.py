@@ -24,7 +24,6 @@ from fleet.generation import GenerationRequest
 CATEGORIES = ("chat", "code", "summarization")
 CONTEXT_TOKENS = 2048
 """Room in the cache for each request under way."""
-WARM_UP_TOKENS = 24
 MARKS = "bench-proposers"
 
 
@@ -61,7 +60,8 @@ def _run(arguments: argparse.Namespace, prompts: Sequence[Prompt], left: Sequenc
         served = {name: shared.serve(place.arm) for name, place in last.items()}
         say("warming up")
         for place in last.values():
-            run_block(served[place.arm.name], place, _requests(arguments, prompts, place, served, WARM_UP_TOKENS))
+            requests = _requests(arguments, prompts, place, served, arguments.warm_up_tokens)
+            run_block(served[place.arm.name], place, requests)
         for number, place in enumerate(left, start=1):
             say(f"{number} of {len(left)}: round {place.round + 1}, {place.cell}, {place.arm.name}")
             requests = _requests(arguments, prompts, place, served, arguments.tokens)
@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--concurrency", nargs="+", type=count, default=[1, 4, 8])
     add("--draft-tokens", type=count, default=4, help="longest draft of the named proposers")
     add("--tokens", type=count, default=256, help="most tokens of an answer")
+    add("--warm-up-tokens", type=count, default=24, help="of each answer before anything is measured")
     add("--prompts", type=count, default=2, help="requests of a block for each one under way")
     add("--rounds", type=count, default=6, help="five or more give intervals")
     add("--prompts-file", type=Path, default=SHIPPED_PROMPTS, help="JSON lines; held out of all training")

@@ -44,7 +44,7 @@ def load(folder: Path, dtype: str, *, device: str = DEVICE, graphs: bool = False
 
 
 def story() -> list[list[Segment]]:
-    """Prompts in chunks, then chains and trees whose shapes come again, with contexts from short to nearly the limit."""
+    """Prompts in chunks, then chains and trees whose shapes come again, with contexts short and nearly at the limit."""
     tokens = tuple(20 + 7 * index % 150 for index in range(240))
     steps = [[Segment(0, 0, tokens[:100], 1)], [Segment(0, 100, tokens[100:], 1), Segment(300, 0, tokens[:9], 1)]]
     for turn in range(4):
