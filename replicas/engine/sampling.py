@@ -19,7 +19,7 @@ from fleet.generation import SamplingParams, TokenLogprob
 from replicas.engine.adjustments import adjusted, is_adjusted
 from replicas.engine.noise import Purpose, stream_key
 from replicas.engine.race import Logits, distribution, draw_sparse, likeliest, race, ranking
-from replicas.engine.transfer import to_device
+from replicas.engine.transfer import to_device, to_host
 from replicas.speculation.rejection import Sparse
 
 NOTHING = -1
@@ -104,7 +104,7 @@ class Sampler:
 
         At temperature 0 all of it is on one token. Raises UnusableLogits where nothing may follow.
         """
-        row = self._adjusted(logits_row[: self._vocab_size].numpy(force=True), draw)
+        row = self._adjusted(to_host(logits_row[: self._vocab_size]).numpy(), draw)
         if not math.isfinite(row.max()):
             raise UnusableLogits({0: _reason(logits_row[: self._vocab_size])})
         if not draw.sampling.is_greedy:
@@ -122,7 +122,7 @@ class Sampler:
         logits = logits[:, : self._vocab_size]
         if max(counts, default=1) == 1:
             return [() if token_id is None else (token_id,) for token_id in self._drawn(logits, draws)]
-        on_host = logits.numpy(force=True)
+        on_host = to_host(logits).numpy()
         return [self._ranked(on_host[row], draw, counts[row]) for row, draw in enumerate(draws)]
 
     def drafts(
@@ -133,7 +133,7 @@ class Sampler:
 
         That is the row's distribution cut to its `DRAFT_TOKENS` likeliest tokens. None where nothing may follow.
         """
-        on_host = logits[:, : self._vocab_size].numpy(force=True)
+        on_host = to_host(logits[:, : self._vocab_size]).numpy()
         return [self._draft(on_host[row], draw, counts[row]) for row, draw in enumerate(draws)]
 
     def _draft(self, row: Logits, draw: Draw, count: int) -> tuple[tuple[int, ...], Sparse] | None:
@@ -162,7 +162,7 @@ class Sampler:
         token_ids: list[int | None] = [None if token_id == NOTHING else token_id for token_id in known]
         drawn = [row for row, draw in enumerate(draws) if token_ids[row] is not None and not self._is_plain(draw)]
         if drawn:
-            on_host = logits.numpy(force=True)
+            on_host = to_host(logits).numpy()
             for row in drawn:
                 ranked = self._ranked(on_host[row], draws[row], 1)
                 token_ids[row] = ranked[0] if ranked else None

@@ -1,4 +1,4 @@
-"""Between host and device without waiting where nobody has to."""
+"""Between host and device, without waiting where nobody has to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from torch import Tensor
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; on a GPU the copy is ordered before later work, and the host does not wait for it."""
-    if device.type == "cpu":
-        return host
-    # Memory that has been pinned is handed out again only when the copy out of it is done.
-    return host.pin_memory().to(device, non_blocking=True)
+    return _sendable(host, device).to(device, non_blocking=True)
+
+
+def overwrite(target: Tensor, host: Tensor) -> None:
+    """Write a tensor of the host over one of the same shape on a device, in the same way."""
+    target.copy_(_sendable(host, target.device), non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> Tensor:
@@ -22,3 +24,8 @@ def to_host(tensor: Tensor) -> Tensor:
     host.copy_(tensor, non_blocking=True)
     torch.cuda.current_stream(tensor.device).synchronize()
     return host
+
+
+def _sendable(host: Tensor, device: torch.device) -> Tensor:
+    """Pinned, as a GPU reads it by itself; such memory is handed out again only when the copy out of it is done."""
+    return host if device.type == "cpu" else host.pin_memory()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from replicas.engine.graphs.shape import GraphShape
 from replicas.engine.span import Span
-from replicas.engine.transfer import to_device
+from replicas.engine.transfer import overwrite
 
 SELF = 1
 """The sight of a row of padding: the span's first row, so that it sees something."""
@@ -47,7 +47,7 @@ class GraphInputs:
             packed.extend(range(index * self.shape.rows, index * self.shape.rows + span.length))
         packed += [0] * (self.shape.tokens - len(packed))
         words = np.concatenate((rows.ravel(), packed, places.ravel()))
-        self._buffer.copy_(to_device(torch.from_numpy(words), self._buffer.device))
+        overwrite(self._buffer, torch.from_numpy(words))
 
     def packed(self, tokens: int) -> Tensor:
         """Which of the padded rows the step's first `tokens` packed ones are: int64 `[tokens]`."""
