@@ -48,7 +48,7 @@ def warm_up(model: DecoderModel, engine: EngineConfig) -> None:
     sequences = min(engine.max_num_seqs, longest)
     rows = longest // sequences
     model.forward([Segment(index * rows, 0, (0,) * rows, rows) for index in range(sequences)])
-    if model.is_recorded:
+    if model.has_graphs:
         for sequences, rows in product(_doublings(engine.max_num_seqs), RECORDED_ROWS):
             if sequences * rows <= longest:
                 model.forward([Segment(index * rows, 0, (0,) * rows, rows) for index in range(sequences)])

@@ -90,7 +90,7 @@ class DecoderModel:
         self._graphs = None if recorder is None else StepGraphs(decoder, self._arena, recorder, scratch=kv_tokens)
 
     @property
-    def is_recorded(self) -> bool:
+    def has_graphs(self) -> bool:
         """Whether steps of few rows are recorded when they are first run."""
         return self._graphs is not None
 

@@ -7,12 +7,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from replicas.engine.decoder import Decoder, States
 from replicas.engine.graphs.attention import GraphAttention
 from replicas.engine.graphs.inputs import GraphInputs
-from replicas.engine.graphs.recording import Recorder, Step
+from replicas.engine.graphs.recording import NotRecorded, Recorder, Step
 from replicas.engine.graphs.shape import GraphShape, shape_of
 from replicas.engine.kv_arena import KvArena
 from replicas.engine.span import Span
@@ -29,7 +27,7 @@ graph would gain nothing; and what all graphs share stays within the memory chec
 class _Graph:
     inputs: GraphInputs
     replay: Step | None
-    """None where there was no memory to record it."""
+    """None where it could not be recorded."""
 
 
 class StepGraphs:
@@ -73,8 +71,8 @@ class StepGraphs:
         replay = None
         try:
             replay = self._recorder.record(step)
-        except torch.OutOfMemoryError as error:
-            logger.warning("no memory for a graph of %s, such steps are launched kernel by kernel: %s", shape, error)
+        except NotRecorded as error:
+            logger.warning("no graph of %s, such steps are launched one operation at a time: %s", shape, error)
         self._graphs[shape] = _Graph(inputs, replay)
         # Only now: recording has waited for whatever replay was under way.
         if len(self._graphs) > MOST_GRAPHS:

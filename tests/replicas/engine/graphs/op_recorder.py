@@ -13,13 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from replicas.engine.decoder import States
 from replicas.engine.graphs.recording import Step
 
-WAITS = {
-    torch.ops.aten._local_scalar_dense.default,
-    torch.ops.aten.nonzero.default,
-    torch.ops.aten.is_nonzero.default,
-    torch.ops.aten.lift_fresh.default,
-}
-"""What would ask a GPU for a value, or bring one from the host: an error in a recording."""
+ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Marks of operations that would ask a GPU for a value: an error in a recording."""
+BRINGS = torch.ops.aten.lift_fresh.default
+"""Brings values from the host, which a replay would not do again."""
 
 
 @dataclass
@@ -45,7 +42,8 @@ class _Log(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        assert func not in WAITS, f"{func} in a recording"
+        is_repeatable = func is not BRINGS and not ASKS.intersection(func.tags)
+        assert is_repeatable, f"{func} in a recording"
         outcome = func(*args, **(kwargs or {}))
         self.calls.append(_Call(func, args, kwargs or {}, outcome))
         return outcome
