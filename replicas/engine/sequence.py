@@ -41,6 +41,8 @@ class Sequence:
     """Whether the proposer drafts for it."""
     draft_length: int = 0
     """Tokens the proposer was told to draft for the next step."""
+    settled_length: int = 0
+    """Committed tokens that the proposer was told of, while it is open."""
     is_probe: bool = False
     """Asked by the worker itself to see that it is alive; goes first and counts nowhere."""
 

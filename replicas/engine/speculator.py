@@ -126,6 +126,7 @@ class Speculator:
         verdicts = [_verdict(item, lengths[item.sequence.id]) for item in settled]
         for item in settled:
             item.sequence.draft_length = lengths[item.sequence.id]
+            item.sequence.settled_length = len(item.sequence.token_ids)
         if verdicts:
             self._proposer.settle(verdicts)
         for sequence in joined:
@@ -134,12 +135,15 @@ class Speculator:
     def close(self, sequences: Iterable[Sequence], reason: str) -> None:
         """Stop to speculate on sequences; one that is not open can only have been read."""
         closed = [sequence for sequence in sequences if sequence.is_open or self._reader is not None]
+        last_committed = {
+            sequence.id: tuple(sequence.token_ids[sequence.settled_length :]) for sequence in closed if sequence.is_open
+        }
         for sequence in closed:
             sequence.is_open = False
         if closed:
             sequence_ids = tuple(sequence.id for sequence in closed)
             self._lengths.forget(sequence_ids)
-            self._proposer.close(Closing(sequence_ids, reason))
+            self._proposer.close(Closing(sequence_ids, reason, last_committed))
 
     def state(self) -> ProposerState:
         return self._proposer.state()
@@ -148,6 +152,7 @@ class Speculator:
         sequence.epoch += 1
         sequence.is_open = True
         sequence.draft_length = draft_length
+        sequence.settled_length = len(sequence.token_ids)
         request = sequence.request
         self._proposer.open(
             Opening(

@@ -6,7 +6,8 @@ prompt included, so an item is stale exactly when its base length is below the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fleet.generation import SamplingParams
 from replicas.speculation.rejection import Sparse
@@ -120,6 +121,9 @@ class Closing:
 
     sequence_ids: tuple[int, ...]
     reason: str
+    last_committed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """By sequence id, what no verdict tells any more because it ended the sequence. Not on the wire: only proposers in
+    the target's process learn from texts that are over."""
 
 
 DraftMessage = Hello | tuple[Proposal, ...] | Resync | Exhausted

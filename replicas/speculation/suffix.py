@@ -125,9 +125,12 @@ class SuffixProposer:
                 text.own.extend(verdict.committed)
 
     def close(self, closing: Closing) -> None:
+        """Remember what came to its own end, whole. The rest is not: a reader who left had no use for it, and what is
+        preempted, or goes on elsewhere, is written again."""
         for sequence_id in closing.sequence_ids:
             text = self._texts.pop(sequence_id, None)
             if text is not None and self._remembers and closing.reason == FINISHED:
+                text.own.extend(closing.last_committed.get(sequence_id, ()))
                 self._finished.extend(text.own.since(text.prompt_length))
                 self._finished.end_text()
 

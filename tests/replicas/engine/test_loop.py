@@ -14,6 +14,7 @@ from deploy.bench.growth import container_sizes
 from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Resume, SamplingParams
 from replicas.engine.model import Model, load_model
+from replicas.speculation.messages import FINISHED, Closing
 from replicas.speculation.ngram import NgramProposer
 from replicas.speculation.proposer import Proposer
 from tests.fake_model import FakeModel
@@ -155,6 +156,29 @@ def test_a_perfect_draft_is_accepted_whole_and_the_rounds_are_counted() -> None:
     assert [len(chunk.token_ids) for chunk in chunks] == [1, 5, 5, 5, 5]
     assert chunks[0].round is None
     assert all(chunk.round and (chunk.round.drafted, chunk.round.accepted) == (4, 4) for chunk in chunks[1:])
+
+
+class RememberingProposer(KnowingProposer):
+    """Keeps what it knows of the answers that came to their own end."""
+
+    def __init__(self, requests: list[GenerationRequest]) -> None:
+        super().__init__(requests, fake_twin, error_rate=0.3)
+        self.remembered: list[tuple[SamplingParams, list[int]]] = []
+
+    def close(self, closing: Closing) -> None:
+        for sequence_id in closing.sequence_ids if closing.reason == FINISHED else ():
+            sampling, (_, known) = self.prompts[sequence_id].sampling, self.open_ids[sequence_id]
+            self.remembered.append((sampling, [*known, *closing.last_committed[sequence_id]]))
+        super().close(closing)
+
+
+@pytest.mark.parametrize("kv_tokens", [4096, 130], ids=["roomy", "preempting"])
+def test_a_proposer_knows_every_answer_whole_when_it_has_ended(kv_tokens: int) -> None:
+    requests = [each for each in REQUESTS if fake_twin(each).token_ids[1:]]
+    proposer = RememberingProposer(requests)
+    Rig(FakeModel(kv_tokens=kv_tokens), proposer=proposer).run(*requests)
+    answers = [(each.sampling, [*each.prompt_token_ids, *fake_twin(each).token_ids]) for each in requests]
+    assert sorted(proposer.remembered, key=repr) == sorted(answers, key=repr)
 
 
 def test_no_draft_is_longer_than_what_remains() -> None:

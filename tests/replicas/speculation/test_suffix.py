@@ -151,6 +151,15 @@ def test_outputs_that_finished_are_looked_in_but_no_others_and_no_prompts() -> N
     assert writer.drafted(20) == ()
 
 
+def test_what_ended_an_output_is_remembered_too() -> None:
+    writer = Writer(remembered=1)
+    writer.open(1, [40, 41, 42])
+    writer.commit(1, 1, 2)
+    writer.proposer.close(Closing((1,), FINISHED, {1: (3, 4)}))
+    writer.open(2, [1, 2])
+    assert writer.drafted(2) == (3, 4)
+
+
 def test_another_state_than_its_own_gets_no_proposal() -> None:
     writer = Writer(remembered=0)
     writer.open(1, [5, 6, 7, 5, 6])
