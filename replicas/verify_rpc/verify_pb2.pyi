@@ -90,7 +90,7 @@ class Open(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., epoch: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_tokens_pb2.Sampling, _Mapping]] = ..., choice_index: _Optional[int] = ..., draft_length: _Optional[int] = ...) -> None: ...
 
 class Proposals(_message.Message):
-    __slots__ = ("sequence_ids", "epochs", "base_lengths", "token_counts", "token_ids", "draft_seconds", "were_ready", "parent_indexes", "support_counts", "support_ids", "support_weights")
+    __slots__ = ("sequence_ids", "epochs", "base_lengths", "token_counts", "token_ids", "draft_seconds", "were_ready", "support_counts", "support_ids", "support_weights")
     SEQUENCE_IDS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -98,7 +98,6 @@ class Proposals(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WERE_READY_FIELD_NUMBER: _ClassVar[int]
-    PARENT_INDEXES_FIELD_NUMBER: _ClassVar[int]
     SUPPORT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     SUPPORT_IDS_FIELD_NUMBER: _ClassVar[int]
     SUPPORT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
@@ -109,11 +108,10 @@ class Proposals(_message.Message):
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     draft_seconds: _containers.RepeatedScalarFieldContainer[float]
     were_ready: _containers.RepeatedScalarFieldContainer[bool]
-    parent_indexes: _containers.RepeatedScalarFieldContainer[int]
     support_counts: _containers.RepeatedScalarFieldContainer[int]
     support_ids: _containers.RepeatedScalarFieldContainer[int]
     support_weights: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, sequence_ids: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., base_lengths: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_seconds: _Optional[_Iterable[float]] = ..., were_ready: _Optional[_Iterable[bool]] = ..., parent_indexes: _Optional[_Iterable[int]] = ..., support_counts: _Optional[_Iterable[int]] = ..., support_ids: _Optional[_Iterable[int]] = ..., support_weights: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, sequence_ids: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., base_lengths: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_seconds: _Optional[_Iterable[float]] = ..., were_ready: _Optional[_Iterable[bool]] = ..., support_counts: _Optional[_Iterable[int]] = ..., support_ids: _Optional[_Iterable[int]] = ..., support_weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Resync(_message.Message):
     __slots__ = ("items",)
