@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fleet.errors import ConfigError
 from fleet.notices import NoticeKind
+from fleet.vllm_keys import without_foreign
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
@@ -21,6 +22,8 @@ LOOKUP_METHODS = ("ngram", "suffix")
 """Proposers that look up what the text has said before, without a model."""
 HEAD_METHODS = ("eagle", "eagle3", "medusa")
 """Proposers that draft from the target's own states."""
+READING_METHODS = ("draft_model", "eagle", "eagle3")
+"""Proposers that read the text with a network, and so have a context of their own."""
 JUDGED_METHODS = ("draft_model", *HEAD_METHODS)
 """Proposers that can name what they draw from; for a look-up both acceptance rules come to the same."""
 MAX_TREE_NODES = 256
@@ -66,7 +69,7 @@ class TlsConfig(Section):
 
 
 class SpeculativeConfig(Section):
-    """How tokens are proposed; keys as in vLLM's --speculative-config where one exists."""
+    """How tokens are proposed; keys as in vLLM's --speculative-config where they mean the same (`vllm_keys.py`)."""
 
     method: Literal["draft_model", "eagle", "eagle3", "medusa", "ngram", "suffix"]
     model: str | None = Field(
@@ -75,6 +78,9 @@ class SpeculativeConfig(Section):
     revision: str | None = Field(None, min_length=1, description="Of the hub id.")
     layers: int | None = Field(None, ge=1, description="draft_model: the target's own first n layers and its head.")
     num_speculative_tokens: int = Field(4, ge=1, le=32)
+    max_model_len: int | None = Field(
+        None, ge=16, description="Tokens up to which a sequence is drafted for; None = as far as the draft was trained."
+    )
     tree: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = Field(
         None,
         min_length=1,
@@ -101,6 +107,11 @@ class SpeculativeConfig(Section):
     deadline_ceiling_ms: float = Field(2000.0, gt=0, description="... and never above this.")
     tls: TlsConfig | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _knows_vllms_keys(cls, settings: object) -> object:
+        return without_foreign(settings) if isinstance(settings, Mapping) else settings
+
     @model_validator(mode="after")
     def _names_one_source(self) -> SpeculativeConfig:
         if self.method == "draft_model" and (self.model is None) == (self.layers is None):
@@ -109,6 +120,8 @@ class SpeculativeConfig(Section):
             raise ValueError(f"{self.method} needs 'model', the head's hub id or folder, and no 'layers'")
         if self.method in LOOKUP_METHODS and (self.model is not None or self.layers is not None):
             raise ValueError(f"{self.method} takes neither 'model' nor 'layers'")
+        if self.max_model_len is not None and self.method not in READING_METHODS:
+            raise ValueError(f"max_model_len belongs to {', '.join(READING_METHODS)}; {self.method} has no context")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError("prompt_lookup_min must not exceed prompt_lookup_max")
         if self.deadline_floor_ms > self.deadline_ceiling_ms:

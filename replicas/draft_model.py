@@ -36,7 +36,8 @@ class Draft:
 def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: EngineConfig) -> Draft:
     """Find, check and load the draft. Raises ConfigError in one line where that is impossible.
 
-    With `layers` it is the target's own first layers; its context is never longer than the target's.
+    With `layers` it is the target's own first layers; its context is never longer than the target's, or than the
+    config says.
     """
     if speculative.method != "draft_model":
         raise ConfigError(f"method '{speculative.method}' needs no draft worker")
@@ -78,7 +79,8 @@ def _load_model(
     """The model with a cache for all sequences that the target may run, within the engine's budget."""
     config = load_config(folder, layers=speculative.layers)
     device = choose_device(speculative.draft_device, "draft_device")
-    max_model_len = min(config.max_position_embeddings, target.max_model_len or config.max_position_embeddings)
+    limits = (config.max_position_embeddings, target.max_model_len, speculative.max_model_len)
+    max_model_len = min(limit for limit in limits if limit is not None)
     kv_tokens = cache_tokens(config, engine, max_model_len, dtype=target.dtype, device=device)
     check_memory(
         folder, dtype=target.dtype, kv_tokens=kv_tokens, device=torch.device(device), layers=speculative.layers

@@ -13,7 +13,7 @@ from replicas.compatibility.drafts import ModelFiles, compare_embedding, compare
 from replicas.compatibility.findings import Finding, PairReport, refusal
 from replicas.compatibility.heads import HeadFiles, HeadUse, compare_head
 from replicas.compatibility.layout import Kind, recognise
-from replicas.compatibility.stored import read_config, read_head, read_model, read_shapes
+from replicas.compatibility.stored import limited, read_config, read_head, read_model, read_shapes
 from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.model_store import resolve_head, resolve_model
 
@@ -34,6 +34,8 @@ class Pair:
     """Of the proposer's hub id."""
     taps_outputs: bool = False
     """The layer ids of an EAGLE-3 head name the states that leave those layers."""
+    context: int | None = None
+    """Tokens up to which a sequence is drafted for; None = as far as the proposer's own goes."""
 
 
 def pair_of(target: ModelConfig, speculative: SpeculativeConfig) -> Pair:
@@ -46,6 +48,7 @@ def pair_of(target: ModelConfig, speculative: SpeculativeConfig) -> Pair:
         speculative.draft_length,
         speculative.revision,
         speculative.eagle_aux_layers == "output",
+        speculative.max_model_len,
     )
 
 
@@ -107,13 +110,13 @@ def _compare(pair: Pair, target: Path, proposer: Path, tokenizer: Tokenizer | No
         own = theirs if is_borrowing else Tokenizer.load(proposer)
         models = (
             ModelFiles(pair.target.model, read_model(target), theirs),
-            ModelFiles(str(pair.model), read_model(proposer), own),
+            ModelFiles(str(pair.model), limited(read_model(proposer), pair.context), own),
         )
         yield from compare_models(*models, pair.draft_length, pair.target.max_model_len)
         if is_borrowing:
             yield compare_embedding(*models)
         return
-    head = HeadFiles(kind, read_head(proposer), shapes)
+    head = HeadFiles(kind, limited(read_head(proposer), pair.context), shapes)
     yield from compare_head(read_model(target), head, HeadUse(pair.draft_length, pair.taps_outputs))
     if (proposer / "tokenizer.json").is_file():
         yield from compare_tokenizers(pair.target.model, theirs, str(pair.model), Tokenizer.load(proposer))

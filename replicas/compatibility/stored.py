@@ -92,6 +92,16 @@ class StoredHead(BaseModel):
         return self.eagle_config.eagle_aux_hidden_state_layer_ids if self.eagle_config else None
 
 
+Stored = TypeVar("Stored", StoredModel, StoredHead)
+
+
+def limited(config: Stored, context: int | None) -> Stored:
+    """The config with a context of at most so many tokens; as it is where either says nothing."""
+    if context is None or (config.max_position_embeddings or 0) <= context:
+        return config
+    return config.model_copy(update={"max_position_embeddings": context})
+
+
 def read_model(folder: Path) -> StoredModel:
     """The model in a folder, of a multimodal one the language part. Raises ConfigError."""
     values = read_config(folder)

@@ -75,7 +75,8 @@ class PublishedHead:
             network = EagleHead(checkpoint, target)
         layer = network.config
         shape = CacheShape(layer.kv_heads, model.kv_tokens, layer.head_width, layer.window)
-        drafting = DraftShape(tree, min(layer.max_position_embeddings, model.max_model_len))
+        context = min(layer.max_position_embeddings, model.max_model_len)
+        drafting = DraftShape(tree, min(context, self.config.max_model_len or context))
         cache = HeadCache(shape, dtype=dtype, device=device)
         return EagleProposer(network, cache, picker, drafting, clock), tree
 

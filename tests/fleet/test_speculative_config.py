@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from fleet.config import SpeculativeConfig
+from fleet.config import SpeculativeConfig, problems_in
+from fleet.vllm_keys import FOREIGN_KEYS
 
 
 @pytest.mark.parametrize(
@@ -19,6 +22,8 @@ from fleet.config import SpeculativeConfig
         {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
         {"method": "draft_model", "layers": 2, "acceptance": "rejection"},
         {"method": "medusa", "model": "head", "acceptance": "rejection", "tree": [2, 1]},
+        {"method": "draft_model", "model": "draft", "max_model_len": 2048, "draft_tensor_parallel_size": 1},
+        {"method": "eagle3", "model": "head", "max_model_len": 2048, "quantization": None, "parallel_drafting": False},
     ],
 )
 def test_every_proposer_can_be_configured(settings: dict[str, Any]) -> None:
@@ -37,9 +42,33 @@ def test_every_proposer_can_be_configured(settings: dict[str, Any]) -> None:
         ({"method": "eagle", "model": "head", "tree": []}, "at least 1 item"),
         ({"method": "eagle", "model": "head", "tree": [[0], [1, 0]]}, "no parent"),
         ({"method": "eagle", "model": "head", "tree": [[0], 2]}, "tree"),
+        ({"method": "ngram", "max_model_len": 64}, "max_model_len belongs to draft_model, eagle, eagle3"),
         ({"method": "ngram", "acceptance": "rejection"}, "judges drafts of draft_model, eagle"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         SpeculativeConfig.model_validate(settings)
+
+
+def test_a_key_of_vllms_that_is_not_taken_is_refused_with_what_serves_instead() -> None:
+    settings = {"method": "ngram", "draft_tensor_parallel_size": 2, "disable_by_batch_size": 32, "enforce_eager": True}
+    with pytest.raises(ValidationError) as refused:
+        SpeculativeConfig.model_validate(settings)
+    assert problems_in(refused.value) == [
+        "config: draft_tensor_parallel_size: a draft runs on one device; leave it out; "
+        "disable_by_batch_size: 'adaptive: true' stops drafting at every load where it does not pay"
+    ]
+
+
+def test_the_documented_table_names_every_key_that_is_taken_and_every_one_that_is_not() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "speculative_keys.md").read_text()
+    _, taken, own, foreign = text.split("\n## ")
+    assert keys_in(taken) | keys_in(own) == set(SpeculativeConfig.model_fields)
+    assert keys_in(foreign) == set(FOREIGN_KEYS)
+
+
+def keys_in(section: str) -> set[str]:
+    """The names in the first column of a section's table."""
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}

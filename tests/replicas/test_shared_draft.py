@@ -81,6 +81,14 @@ def test_the_draft_worker_loads_it_with_the_targets_tokenizer(tmp_path: Path) ->
     assert loaded.hello.vocab_size == SIZES["vocab_size"] - 16
 
 
+@pytest.mark.parametrize(("limit", "context"), [(64, 64), (100_000, 256)])
+def test_a_draft_reads_no_further_than_it_is_asked_to_and_than_it_can(tmp_path: Path, limit: int, context: int) -> None:
+    model = ModelConfig(model=str(tiny_model_folder(tmp_path / "target")), dtype="float32")
+    speculative = SpeculativeConfig(method="draft_model", layers=1, max_model_len=limit)
+    loaded = load_draft(model, speculative, EngineConfig(kv_cache_tokens=1024))
+    assert loaded.hello.max_model_len == loaded.limits.max_model_len == context
+
+
 def test_a_pinned_draft_is_loaded_at_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny_model_folder(tmp_path / "target")
     asked: list[tuple[str, str | None]] = []

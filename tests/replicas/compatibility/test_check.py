@@ -155,6 +155,12 @@ def test_a_short_context_is_said_and_one_without_room_is_refused(target: Path, t
     assert "5 tokens leave no room for 4 drafts" in refused(check(target, with_context(5), draft_length=4))["context"]
 
 
+def test_a_limit_of_the_draft_counts_as_its_context(target: Path, draft: Path) -> None:
+    speculative = SpeculativeConfig(method="draft_model", model=str(draft), max_model_len=64)
+    report = check_pair(pair_of(ModelConfig(model=str(target)), speculative), lambda line: None)
+    assert found(report, "context").note == "beyond 64 tokens the target decodes alone"
+
+
 def test_a_limit_beyond_the_targets_context_is_refused(target: Path, draft: Path) -> None:
     pair = Pair(ModelConfig(model=str(target), max_model_len=1000), "draft_model", str(draft))
     assert "max_model_len 1000 exceeds" in refused(check_pair(pair, lambda line: None))["context"]

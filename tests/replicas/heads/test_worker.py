@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from replicas.target_worker import TargetWorker, WorkerSettings
-from tests.replicas.engine.requests import mixed_requests
+from tests.replicas.engine.requests import mixed_requests, request
 from tests.replicas.heads.checkpoints import eagle3, medusa
 from tests.replicas.worker_router import Router, answers, started
 from tests.tiny_models import SIZES, tiny_model_folder
@@ -42,6 +42,19 @@ async def test_drafting_in_the_targets_process_changes_no_answer(baseline: Worke
             rounds = [chunk.round for result in router.results.values() for chunk in result.chunks if chunk.round]
             assert sum(round_.drafted for round_ in rounds) > 0, method
             assert worker.report("r").draft == "healthy"
+
+
+async def test_a_head_drafts_no_further_than_it_is_asked_to(baseline: WorkerSettings, tmp_path: Path) -> None:
+    keys = {"method": "eagle3", "model": str(eagle3().write(tmp_path)), "max_model_len": 32, "adaptive": False}
+    settings = replace(baseline, speculative=SpeculativeConfig.model_validate(keys))
+    short, long = (request(name, prompt_length=length) for name, length in (("short", 4), ("long", 40)))
+    async with started(settings) as worker, Router(worker) as router:
+        results = await router.run(short, long)
+    drafted = {
+        name: sum(chunk.round.drafted for chunk in result.chunks if chunk.round) for name, result in results.items()
+    }
+    assert drafted["short"] > 0
+    assert drafted["long"] == 0
 
 
 async def test_a_head_for_another_target_stops_the_worker_with_one_line(
