@@ -14,6 +14,8 @@ from fleet.traffic import SamplingMode, WinningCell
 Fingerprint = Mapping[str, str]
 """Part -> value."""
 ABSENT = "nothing"
+UNSET = "null"
+"""The value of a setting that nobody sets; an absent part counts as such, as a later version may have brought it."""
 
 
 class Span(PlanSection):
@@ -73,7 +75,7 @@ def changed_parts(was: Fingerprint, now: Fingerprint) -> list[str]:
     return [
         f"{part} was {was.get(part, ABSENT)}, is {now.get(part, ABSENT)}"
         for part in sorted(was.keys() | now.keys())
-        if was.get(part) != now.get(part)
+        if was.get(part, UNSET) != now.get(part, UNSET)
     ]
 
 

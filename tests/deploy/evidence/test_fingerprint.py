@@ -52,6 +52,17 @@ def test_every_setting_is_a_part_with_its_name_and_both_values(tmp_path: Path) -
     ]
 
 
+def test_a_setting_that_a_later_version_brings_is_no_change_until_somebody_sets_it(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    speculative = {"method": "draft_model", "layers": 2}
+    now = fingerprint(folder, speculative=speculative)
+    before = {part: value for part, value in now.items() if part != "speculative.max_model_len"}
+    assert len(before) == len(now) - 1
+    assert changed_parts(before, now) == []
+    limited = fingerprint(folder, speculative=speculative | {"max_model_len": 64})
+    assert changed_parts(before, limited) == ["speculative.max_model_len was nothing, is 64"]
+
+
 def test_the_ends_of_answers_that_the_model_names_are_a_part(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     before = fingerprint(folder)
