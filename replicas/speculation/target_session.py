@@ -85,7 +85,8 @@ class TargetSession:
         self._draft_seconds = 0.0
         self._wire_seconds = 0.0
         self._step_seconds: float | None = None
-        """Of the target, from the end of the waiting to the verdicts."""
+        """Of the target, from the end of the waiting to the verdicts. It falls at once and rises slowly: a step with a
+        prompt does not set the pace."""
         self._collected_at: float | None = None
 
     # From the draft.
@@ -303,7 +304,7 @@ class TargetSession:
             return
         seconds, self._collected_at = now - self._collected_at, None
         known = self._step_seconds
-        self._step_seconds = seconds if known is None else known + SMOOTHING * (seconds - known)
+        self._step_seconds = seconds if known is None else min(seconds, known + SMOOTHING * (seconds - known))
 
     def _judge_round(self, arrived: int, late: int, now: float) -> None:
         if not self._is_talking:

@@ -253,3 +253,19 @@ def test_a_draft_that_freezes_after_its_first_answer_holds_up_a_few_steps_only()
     session.settle([SequenceVerdict(1, 5, 3, 1, (7, 8), 4)], 0.04)
     until = session.wait_until([replace(WANT, base_length=5)], 0.05)
     assert until == pytest.approx(0.04 + 8 * 0.03)
+
+
+def test_a_prompt_in_the_targets_first_step_does_not_lengthen_the_wait_for_a_draft_that_freezes():
+    session = session_with()
+    told = opened(session)
+    length, now = 3, 0.0
+    for step_seconds in (0.4, 0.03, 0.4, 0.03):
+        session.collect([replace(WANT, base_length=length)], now)
+        now += step_seconds
+        session.settle([SequenceVerdict(1, 5, length, 0, (7,), 4)], now)
+        length += 1
+    session.receive((Proposal(1, told.epoch, length, (7,)),), now)
+    session.collect([replace(WANT, base_length=length)], now)
+    session.settle([SequenceVerdict(1, 5, length, 0, (7,), 4)], now + 0.03)
+    until = session.wait_until([replace(WANT, base_length=length + 1)], now + 0.03)
+    assert until == pytest.approx(now + 0.03 + 8 * 0.03)

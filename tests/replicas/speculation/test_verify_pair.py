@@ -253,6 +253,20 @@ def test_a_frozen_draft_costs_a_few_deadlines_and_then_nothing():
     assert len(pair.to_draft) < 25
 
 
+def test_a_draft_that_freezes_right_after_reading_the_prompt_never_holds_up_the_target_for_more_than_a_few_steps():
+    pair = Pair()
+    pair.open(1)
+    pair.exchange()
+    pair.is_frozen = True
+    waits = []
+    for _ in range(12):
+        before = pair.now
+        pair.step()
+        waits.append(pair.now - before)
+    assert max(waits) < 10 * 0.03, "the step itself, eight more, and the hops"
+    assert pair.target.state().health == ProposerHealth.DEGRADED
+
+
 def test_a_draft_that_wakes_up_is_taken_back_without_a_new_session():
     pair = Pair(engine=ToyEngine(model=next_token))
     pair.open(1)
