@@ -17,6 +17,7 @@ from replicas.heads.eagle import EagleHead
 from replicas.heads.eagle3 import Eagle3Head, eagle3_taps
 from replicas.heads.eagle_proposer import DraftShape, EagleProposer
 from replicas.heads.target import Shared
+from replicas.heads.warming import ReadingProposer
 from replicas.speculation.messages import Opening, SequenceVerdict
 from replicas.speculation.proposer import Want
 from replicas.speculation.tree import Draft, Tree
@@ -59,7 +60,7 @@ def features(count: int, width: int, seed: int) -> Tensor:
 class Story:
     """One sequence told to a proposer as the engine would: features first, then what was committed."""
 
-    def __init__(self, proposer: EagleProposer, sequence_id: int, tokens: list[int], features: Tensor) -> None:
+    def __init__(self, proposer: ReadingProposer, sequence_id: int, tokens: list[int], features: Tensor) -> None:
         """`features` are those of all tokens that will ever be committed, by position."""
         self.proposer = proposer
         self.sequence_id = sequence_id
