@@ -14,9 +14,6 @@ from replicas.engine.model import Model, Segment
 from replicas.engine.sampling import Draw, Sampler
 from replicas.speculation.drafting import DraftedToken, DraftWork
 
-GROWTH_TOKENS = 64
-"""Least room beyond what is needed now; an extent that must move grows by half."""
-
 
 @dataclass(frozen=True, slots=True)
 class DraftRun:
@@ -92,23 +89,17 @@ class DraftEngine:
 
     def _place(self, work: DraftWork, needed: int) -> bool:
         held = self._held.get(work.sequence_id)
-        if held is None:
-            extent = self._extents.allocate(needed + GROWTH_TOKENS) or self._extents.allocate(needed)
-            if extent is not None:
-                self._held[work.sequence_id] = extent
-            return extent is not None
-        grown = self._extents.grow(held, needed + GROWTH_TOKENS) or self._extents.grow(held, needed)
-        if grown is None:
-            grown = self._extents.allocate(needed + max(GROWTH_TOKENS, needed // 2)) or self._extents.allocate(needed)
-            if grown is None:
-                return False
+        extent = self._extents.reserve(needed, held)
+        if extent is None:
+            return False
+        if held is not None and extent.start != held.start:
             try:
-                self._model.move(held.start, grown.start, work.position)
+                self._model.move(held.start, extent.start, work.position)
             except OutOfMemory:
-                self._extents.free(grown)
+                self._extents.free(extent)
                 raise
             self._extents.free(held)
-        self._held[work.sequence_id] = grown
+        self._held[work.sequence_id] = extent
         return True
 
     def _forward(self, works: Sequence[DraftWork]) -> tuple[dict[int, DraftedToken], tuple[int, ...]]:

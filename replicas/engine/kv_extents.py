@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import chain
+
+GROWTH_TOKENS = 64
+"""Room beyond what is needed now: an extent grows at most once per so many tokens. More of it would spare moves, which
+are cheap, and refuse sequences, which is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,16 @@ class KvExtents:
         rest = Extent(hole.start + missing, hole.length - missing)
         self._free[index : index + 1] = [rest] if rest.length else []
         return Extent(extent.start, length)
+
+    def reserve(self, needed: int, held: Extent | None = None) -> Extent | None:
+        """Room for `needed` tokens and, where there is some, to grow; None when no hole holds as many.
+
+        It is what is `held` already, made longer, or else another extent, and then `held` is still to be freed.
+        """
+        wanted = (needed + GROWTH_TOKENS, needed)
+        grown = (self.grow(held, length) for length in wanted if held is not None)
+        elsewhere = (self.allocate(length) for length in wanted)
+        return next((extent for extent in chain(grown, elsewhere) if extent is not None), None)
 
     def free(self, extent: Extent) -> None:
         """Take an extent back and join it with the holes it touches."""

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from replicas.engine.kv_extents import Extent, KvExtents
+from replicas.engine.kv_extents import GROWTH_TOKENS, Extent, KvExtents
 from replicas.engine.sequence import Sequence
 from replicas.speculation.tree import NO_DRAFT, Draft
-
-GROWTH_TOKENS = 64
-"""Room beyond what is needed now: an extent grows this often at most once per so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from replicas.engine.kv_extents import Extent, KvExtents
 from replicas.engine.transfer import to_device
 
-GROWTH_TOKENS = 64
-"""Room beyond what is needed now. More of it would spare moves, which are cheap, and refuse sequences, which is not."""
-
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
@@ -67,11 +64,11 @@ class HeadCache:
         held = self._held.get(sequence_id)
         if held is not None and needed <= held.length:
             return held.start
-        extent = self._grown(held, needed) or self._allocated(needed)
+        extent = self._extents.reserve(needed, held)
         if extent is None and needed <= self._extents.free_tokens + (held.length if held else 0):
             self._close_holes(sequence_id)
             held = self._held.get(sequence_id)
-            extent = self._grown(held, needed) or self._allocated(needed)
+            extent = self._extents.reserve(needed, held)
         if extent is None:
             return None
         if held is not None and extent.start != held.start:
@@ -99,14 +96,6 @@ class HeadCache:
         for each in ordered:
             self._held[each] = Extent(end, self._held[each].length)
             end = self._held[each].end
-
-    def _grown(self, held: Extent | None, needed: int) -> Extent | None:
-        if held is None:
-            return None
-        return self._extents.grow(held, needed + GROWTH_TOKENS) or self._extents.grow(held, needed)
-
-    def _allocated(self, needed: int) -> Extent | None:
-        return self._extents.allocate(needed + GROWTH_TOKENS) or self._extents.allocate(needed)
 
 
 class CachedRows:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.engine.kv_extents import Extent, KvExtents
+from replicas.engine.kv_extents import GROWTH_TOKENS, Extent, KvExtents
 
 CAPACITY = 60
 
@@ -77,3 +77,21 @@ def test_the_smallest_hole_that_fits_is_taken() -> None:
     extents.free(third)
     assert extents.allocate(4) == Extent(10, 4)
     assert extents.used_tokens == 21
+
+
+def test_what_is_reserved_has_room_to_grow_where_there_is_some_and_stays_in_its_place_where_it_can() -> None:
+    extents = KvExtents(4 * GROWTH_TOKENS)
+    first = extents.reserve(10)
+    assert first == Extent(0, 10 + GROWTH_TOKENS)
+    assert extents.reserve(20 + GROWTH_TOKENS, first) == Extent(0, 20 + 2 * GROWTH_TOKENS)
+
+
+def test_without_room_to_grow_only_what_is_needed_is_reserved_elsewhere_if_it_must_be() -> None:
+    extents = KvExtents(100)
+    first, second = extents.reserve(30, None), extents.allocate(6)
+    assert first == Extent(0, 30 + GROWTH_TOKENS)
+    assert second == Extent(94, 6)
+    extents.free(first)
+    assert extents.reserve(7, second) == Extent(0, 7 + GROWTH_TOKENS)
+    assert extents.reserve(7, second) == Extent(71, 7)
+    assert extents.reserve(17, second) is None

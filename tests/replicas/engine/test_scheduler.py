@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.generation import GenerationRequest, SamplingParams
-from replicas.engine.kv_extents import KvExtents
-from replicas.engine.scheduler import GROWTH_TOKENS, Plan, Scheduler, fair_shares
+from replicas.engine.kv_extents import GROWTH_TOKENS, KvExtents
+from replicas.engine.scheduler import Plan, Scheduler, fair_shares
 from replicas.engine.sequence import Sequence
 from replicas.engine.text import OutputText
 from replicas.speculation.tree import Draft
