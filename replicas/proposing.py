@@ -39,42 +39,54 @@ class Proposing:
             await self.verify_server.close()
 
 
-def prompt_lookup(config: SpeculativeConfig, drill: DrillConfig | None, target: TargetModel) -> Proposing:
-    """Prompt lookup in this process; where nothing matches there is no proposal, and none is late."""
-    proposer = _drilled(NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max), drill, target)
-    return Proposing(proposer, SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False))
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a proposer of the target's own process is to work."""
+
+    target: TargetModel
+    sequences: int
+    """So many can run at once."""
+    drill: DrillConfig | None
+    clock: Clock
 
 
-def suffix_decoding(config: SpeculativeConfig, drill: DrillConfig | None, target: TargetModel) -> Proposing:
-    """Suffix decoding in this process, over the sequences at hand and outputs that are finished."""
+def in_process(config: SpeculativeConfig, head: PublishedHead | None, place: Place) -> Proposing:
+    """The proposer of a method that needs no draft worker; `head` is what it read of its checkpoint, if it has one.
+
+    A look-up that finds nothing proposes nothing, and a head may have no room: neither is late.
+    """
+    if head is not None:
+        return _drafting_head(head, place)
+    policy = SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False)
+    return Proposing(_drilled(_look_up(config), place), policy)
+
+
+def _look_up(config: SpeculativeConfig) -> Proposer:
+    if config.method == "ngram":
+        return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
     limits = SuffixLimits(
         config.suffix_decoding_max_tree_depth,
         config.suffix_decoding_max_spec_factor,
         config.suffix_decoding_min_token_prob,
     )
-    proposer = _drilled(SuffixProposer(limits, config.suffix_decoding_max_cached_requests), drill, target)
-    return Proposing(proposer, SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False))
+    return SuffixProposer(limits, config.suffix_decoding_max_cached_requests)
 
 
-def drafting_head(
-    published: PublishedHead, drill: DrillConfig | None, target: TargetModel, sequences: int, clock: Clock
-) -> Proposing:
-    """EAGLE, EAGLE-3 or Medusa in this process, on the target's own states, warmed up for so many sequences.
-
-    The model's cache must not be in use.
-    """
+def _drafting_head(published: PublishedHead, place: Place) -> Proposing:
+    """EAGLE, EAGLE-3 or Medusa, warmed up. The model's cache must not be in use."""
+    target = place.target
     sampler = Sampler(target.vocab_size, target.tokenizer.eos_token_ids)
-    reader, tree = published.on(target.model, target.name, sampler, clock)
+    reader, tree = published.on(target.model, target.name, sampler, place.clock)
     features = target.model.forward([Segment(0, 0, (0,), 1)]).features
     assert features is not None, "the target taps what the head reads"
-    warm_up(reader, features, sequences=sequences, depth=tree.depth)
+    warm_up(reader, features, sequences=place.sequences, depth=tree.depth)
     level_rows = tuple(len(tree.level(depth)) for depth in range(1, tree.depth + 1))
     policy = SpeculationPolicy(tree.depth, published.config.adaptive, must_answer=False, level_rows=level_rows)
-    return Proposing(_drilled(reader, drill, target), policy, reader)
+    return Proposing(_drilled(reader, place), policy, reader)
 
 
-def _drilled(proposer: Proposer, drill: DrillConfig | None, target: TargetModel) -> Proposer:
-    return proposer if drill is None else DrilledProposer(proposer, drill, target.vocab_size)
+def _drilled(proposer: Proposer, place: Place) -> Proposer:
+    return proposer if place.drill is None else DrilledProposer(proposer, place.drill, place.target.vocab_size)
 
 
 async def remote_draft(

@@ -34,7 +34,7 @@ from replicas.engine.step import StepRunner
 from replicas.engine_thread import EngineThread
 from replicas.heads.loading import PublishedHead, read_head
 from replicas.health_probe import HealthProbe
-from replicas.proposing import Proposing, drafting_head, prompt_lookup, remote_draft, suffix_decoding
+from replicas.proposing import Place, Proposing, in_process, remote_draft
 from replicas.speculation.proposer import ProposerHealth, ProposerState
 from replicas.stream_ledger import StreamLedger
 from replicas.target_model import TargetModel, load_target
@@ -150,14 +150,10 @@ async def _start_proposing(
         return None
     pair = pair_of(settings.model, speculative)
     await asyncio.to_thread(require_pair, pair, logger.info, target.tokenizer)
-    if head is not None:
-        sequences = settings.engine.max_num_seqs
-        return await asyncio.to_thread(drafting_head, head, settings.drill, target, sequences, clock)
-    if speculative.method == "ngram":
-        return prompt_lookup(speculative, settings.drill, target)
-    if speculative.method == "suffix":
-        return suffix_decoding(speculative, settings.drill, target)
-    return await remote_draft(speculative, settings.host, settings.model, target, clock)
+    if speculative.method == "draft_model":
+        return await remote_draft(speculative, settings.host, settings.model, target, clock)
+    place = Place(target, settings.engine.max_num_seqs, settings.drill, clock)
+    return await asyncio.to_thread(in_process, speculative, head, place)
 
 
 def _may_pause_drafting(speculative: SpeculativeConfig | None) -> bool:

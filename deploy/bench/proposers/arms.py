@@ -23,7 +23,7 @@ from replicas.engine.loop import Engine
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import Speculator
 from replicas.heads.loading import read_head
-from replicas.proposing import Proposing, drafting_head, prompt_lookup, remote_draft, suffix_decoding
+from replicas.proposing import Place, Proposing, in_process, remote_draft
 from replicas.speculation.proposer import Proposer, ProposerHealth
 from replicas.target_model import TargetHead, TargetModel, load_target
 
@@ -67,16 +67,12 @@ class Stage:
         self.say(f"preparing {arm.name}")
         if arm.speculative is None:
             return self._served(self._target(None), None)
-        if arm.speculative.method in HEAD_METHODS:
-            head = read_head(arm.speculative, self.say)
-            target = self._target(head)
-            return self._served(target, drafting_head(head, arm.drill, target, self.config.max_num_seqs, SystemClock()))
-        target = self._target(None)
-        if arm.speculative.method == "ngram":
-            return self._served(target, prompt_lookup(arm.speculative, arm.drill, target))
-        if arm.speculative.method == "suffix":
-            return self._served(target, suffix_decoding(arm.speculative, arm.drill, target))
-        return self._served(target, self._remote(arm.speculative, arm.drill, target))
+        head = read_head(arm.speculative, self.say) if arm.speculative.method in HEAD_METHODS else None
+        target = self._target(head)
+        if arm.speculative.method == "draft_model":
+            return self._served(target, self._remote(arm.speculative, arm.drill, target))
+        place = Place(target, self.config.max_num_seqs, arm.drill, SystemClock())
+        return self._served(target, in_process(arm.speculative, head, place))
 
     def _target(self, head: TargetHead | None) -> TargetModel:
         layers = self._plain().model.config.num_hidden_layers
