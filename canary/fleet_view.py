@@ -50,6 +50,9 @@ class FleetView:
     routers: dict[str, RouterSeen] = field(default_factory=dict)
     losses: deque[tuple[float, str, str]] = field(default_factory=deque)
     """(when, path, replica id) of replicas that went while their path had too few."""
+    unwitnessed: list[Seen] = field(default_factory=list)
+    """Those of which nobody on the same machine has been heard since they were missed: when that was, with their last
+    words."""
 
     def replica_reported(self, report: ReplicaReport, now: float) -> tuple[int, list[HardTrip]]:
         """Take in a report; returns new preemptions, and a trip if the replica ran out of memory since its last."""
@@ -81,19 +84,21 @@ class FleetView:
         )
 
     def expire(self, now: float) -> list[HardTrip]:
-        """Forget who has been silent; returns a trip for every path whose replicas die in a row.
+        """Forget who has been silent; returns a trip for every path whose replicas die in a row, or for want of memory.
 
         A replica that goes while enough others are ready was retired, not lost.
         """
         for router_id in [key for key, seen in self.routers.items() if now - seen.at > STALE_SECONDS]:
             del self.routers[router_id]
         for replica_id in [key for key, seen in self.replicas.items() if now - seen.at > STALE_SECONDS]:
-            path = self.replicas.pop(replica_id).report.path
+            gone = self.replicas.pop(replica_id)
+            path = gone.report.path
             if path in self.paths and self.ready(path) < self.paths[path].replicas:
                 self.losses.append((now, path, replica_id))
+                self.unwitnessed += [Seen(gone.report, now)] if gone.report.oom_scope else []
         while self.losses and now - self.losses[0][0] > CRASH_LOOP_SECONDS:
             self.losses.popleft()
-        return [trip for path in self.paths for trip in self._loop(path)]
+        return [*self._killed(now), *(trip for path in self.paths for trip in self._loop(path))]
 
     def _loop(self, path: str) -> list[HardTrip]:
         lost = sorted({replica for _, of, replica in self.losses if of == path})
@@ -102,6 +107,28 @@ class FleetView:
         self.forget_losses(path)
         detail = f"{len(lost)} replicas lost within {CRASH_LOOP_SECONDS:g} s: {', '.join(lost)}"
         return [HardTrip(path, HardTripKind.CRASH_LOOP, detail)]
+
+    def _killed(self, now: float) -> list[HardTrip]:
+        """A trip for every lost replica on whose machine the kernel has killed since its last report.
+
+        The next report from there decides: a neighbour's at once, else that of whoever comes in its place.
+        """
+        trips, waiting = [], []
+        for gone in self.unwitnessed:
+            kills = self._kills_since(gone)
+            if kills is None and now - gone.at <= CRASH_LOOP_SECONDS:
+                waiting.append(gone)
+            if kills is not None and kills > 0:
+                detail = f"replica {gone.report.replica_id} was lost while the kernel killed there for want of memory"
+                trips.append(HardTrip(gone.report.path, HardTripKind.OOM, detail))
+        self.unwitnessed = waiting
+        return trips
+
+    def _kills_since(self, gone: Seen) -> int | None:
+        """None where nobody on its machine was heard of since it was missed."""
+        there = [seen.report for seen in self.replicas.values() if seen.at > gone.at]
+        counts = [report.oom_kills for report in there if report.oom_scope == gone.report.oom_scope]
+        return max(counts) - gone.report.oom_kills if counts else None
 
     def forget_losses(self, path: str) -> None:
         self.losses = deque(loss for loss in self.losses if loss[1] != path)

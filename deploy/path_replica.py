@@ -14,6 +14,7 @@ from ray.serve.exceptions import RayServeException
 
 from deploy.draft_keeper import DraftKeeper, with_draft
 from deploy.manifest import CONTROLLER_APP, CONTROLLER_DEPLOYMENT
+from deploy.oom_kills import find_counter
 from deploy.serve_args import PathArgs
 from fleet.errors import ReplicaLost
 
@@ -84,6 +85,7 @@ class PathReplica:
     async def _report(self) -> None:
         """Tell the controller every second how this replica is; a controller that is away misses some news."""
         handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
+        oom_counter = find_counter()
         while True:
             report, parts = self._worker.report(self._replica_id), self._fingerprint
             if self._draft is not None:
@@ -91,6 +93,8 @@ class PathReplica:
                 report = replace(report, draft_pid=self._draft.pid)
                 parts = with_draft(parts, self._draft.hardware)
             report = replace(report, fingerprint=tuple(parts.items()))
+            if oom_counter is not None:
+                report = replace(report, oom_scope=oom_counter.scope, oom_kills=oom_counter.read())
             try:
                 async with asyncio.timeout(2 * REPORT_SECONDS):
                     await handle.replica_report.remote(report)

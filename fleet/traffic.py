@@ -297,3 +297,7 @@ class ReplicaReport:
     """It stops drafting where that is measured not to pay; False of lookups, which often find nothing to draft."""
     fingerprint: tuple[tuple[str, str], ...] = ()
     """(part, value) of everything that measurements of this replica depend on."""
+    oom_scope: str = ""
+    """The machine or container for which `oom_kills` counts; empty where the kernel does not tell."""
+    oom_kills: int = 0
+    """Processes that the kernel has killed there for want of memory."""

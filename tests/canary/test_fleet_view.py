@@ -4,7 +4,7 @@ from canary.fleet_view import STALE_SECONDS, FleetView
 from canary.plan import PathFacts
 from canary.rates import ENOUGH_ROUNDS, Rates, Totals
 from canary.windows import ArmUsage, AtClose
-from fleet.traffic import HardTripKind, PathTally, ReplicaReport, RouterReport
+from fleet.traffic import HardTrip, HardTripKind, PathTally, ReplicaReport, RouterReport
 from tests.canary.world import replica
 
 
@@ -59,6 +59,51 @@ def test_running_out_of_memory_trips_once_per_failure():
     _, trips = seen.replica_reported(replica("speculative", "a", out_of_memory=2), 1.0)
     assert [trip.kind for trip in trips] == [HardTripKind.OOM]
     assert seen.replica_reported(replica("speculative", "a", out_of_memory=2), 2.0) == (0, [])
+
+
+def lost_after(kills: int, witness_kills: int, *, witness_scope: str = "host") -> list[HardTrip]:
+    """The trips when a replica goes whose last word was `kills`, and its neighbour of another path lives on."""
+    seen = FleetView({"baseline": PathFacts(1, False), "speculative": PathFacts(1, True)})
+    seen.replica_reported(replica("speculative", "a", oom_scope="host", oom_kills=kills), 0.0)
+    trips = []
+    for second in range(1, 20):
+        neighbour = replica("baseline", "b", oom_scope=witness_scope, oom_kills=witness_kills)
+        seen.replica_reported(neighbour, float(second))
+        trips += seen.expire(float(second))
+    return trips
+
+
+def test_a_replica_that_is_lost_while_the_kernel_kills_on_its_machine_ran_out_of_memory():
+    (trip,) = lost_after(3, 4)
+    assert (trip.path, trip.kind) == ("speculative", HardTripKind.OOM)
+    assert "replica a was lost while the kernel killed" in trip.detail
+
+
+def test_a_loss_without_a_kill_or_with_one_elsewhere_is_only_a_loss():
+    assert lost_after(3, 3) == []
+    assert lost_after(3, 0) == [], "a witness that cannot read the count any more"
+    assert lost_after(3, 4, witness_scope="another") == []
+
+
+def test_where_nobody_else_is_on_its_machine_whoever_comes_in_its_place_tells():
+    for kills, comes_at, expected in ((1, 60.0, [HardTripKind.OOM]), (0, 60.0, []), (1, 150.0, [])):
+        seen = view()
+        seen.replica_reported(replica("speculative", "a", oom_scope="host"), 0.0)
+        assert seen.expire(6.0) == []
+        assert seen.expire(comes_at - 1.0) == []
+        seen.replica_reported(replica("speculative", "b", oom_scope="host", oom_kills=kills), comes_at)
+        assert [trip.kind for trip in seen.expire(comes_at)] == expected
+        assert seen.expire(comes_at + 1.0) == []
+        assert seen.unwitnessed == []
+
+
+def test_a_kill_after_the_loss_is_not_its_cause():
+    seen = FleetView({"baseline": PathFacts(1, False), "speculative": PathFacts(1, True)})
+    seen.replica_reported(replica("speculative", "a", oom_scope="host"), 0.0)
+    for second in range(1, 30):
+        kills = int(second > 10)
+        seen.replica_reported(replica("baseline", "b", oom_scope="host", oom_kills=kills), float(second))
+        assert seen.expire(float(second)) == []
 
 
 def test_preemptions_are_counted_as_they_happen():
