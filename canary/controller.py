@@ -135,13 +135,12 @@ class Controller:
 
     def replica_report(self, report: ReplicaReport) -> None:
         """Take in a replica's state of health. A replica that ran out of memory trips at once."""
-        preemptions, trips = self._view.replica_reported(report, self._desk.now())
-        if preemptions:
-            counters = self._desk.memory.preemptions
-            counters[report.path] = counters.get(report.path, 0) + preemptions
+        news = self._view.replica_reported(report, self._desk.now())
+        if news.preemptions or news.draft_link:
+            self._desk.memory.count(report.path, news.preemptions, news.draft_link)
             self._desk.touch(["counters"])
-        if trips:
-            self._trips += trips
+        if news.trips:
+            self._trips += news.trips
             self.tick()
 
     def tick(self) -> None:

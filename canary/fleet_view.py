@@ -39,6 +39,16 @@ class RouterSeen:
     typical: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a replica's report says beyond its last one."""
+
+    preemptions: int = 0
+    draft_link: Mapping[str, int] = field(default_factory=dict)
+    """Event -> how often since; only those that happened."""
+    trips: tuple[HardTrip, ...] = ()
+
+
 @dataclass(slots=True)
 class FleetView:
     """Every method gets the time from its caller, in seconds of one monotonic clock."""
@@ -54,16 +64,19 @@ class FleetView:
     """Those of which nobody on the same machine has been heard since they were missed: when that was, with their last
     words."""
 
-    def replica_reported(self, report: ReplicaReport, now: float) -> tuple[int, list[HardTrip]]:
-        """Take in a report; returns new preemptions, and a trip if the replica ran out of memory since its last."""
+    def replica_reported(self, report: ReplicaReport, now: float) -> News:
+        """Take in a report; the news hold a trip if the replica ran out of memory since its last."""
         before = self.replicas.get(report.replica_id)
         self.replicas[report.replica_id] = Seen(report, now)
         if before is None:
-            return 0, []
+            return News()
         new = report.out_of_memory - before.report.out_of_memory
         detail = f"replica {report.replica_id} could not allocate memory"
-        trips = [HardTrip(report.path, HardTripKind.OOM, detail)] if new > 0 else []
-        return max(0, report.preemptions - before.report.preemptions), trips
+        return News(
+            preemptions=max(0, report.preemptions - before.report.preemptions),
+            draft_link=dict(Counter(report.draft_link) - Counter(before.report.draft_link)),
+            trips=(HardTrip(report.path, HardTripKind.OOM, detail),) if new > 0 else (),
+        )
 
     def router_reported(self, report: RouterReport, now: float) -> None:
         """Take in a report; one that is sent again says that its router lives, and nothing new."""

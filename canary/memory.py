@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,12 +32,19 @@ class Memory:
     trips: dict[str, int] = field(default_factory=dict)
     """How often each guardrail took a canary out."""
     preemptions: dict[str, int] = field(default_factory=dict)
+    draft_link: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What happened between targets and their draft workers: by path, then by event."""
     notified: dict[str, int] = field(default_factory=dict)
     """Up to which event each webhook has been told, by its name in the config."""
     webhook_failures: dict[str, int] = field(default_factory=dict)
     """Tries that each webhook did not take."""
     calibrations: tuple[Calibrated, ...] = ()
     """Oldest first, at most one for a plan."""
+
+    def count(self, path: str, preemptions: int, draft_link: Mapping[str, int]) -> None:
+        """Add what a replica of a path has reported."""
+        self.preemptions[path] = self.preemptions.get(path, 0) + preemptions
+        self.draft_link[path] = dict(Counter(self.draft_link.get(path, {})) + Counter(draft_link))
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
         """JSON-ready values by name; see `NAMES`."""
@@ -55,8 +63,12 @@ class Memory:
             case "sequences":
                 return self.sequences
             case "counters":
-                webhooks = self.webhook_failures
-                return {"trips": self.trips, "preemptions": self.preemptions, "webhook_failures": webhooks}
+                return {
+                    "trips": self.trips,
+                    "preemptions": self.preemptions,
+                    "draft_link": self.draft_link,
+                    "webhook_failures": self.webhook_failures,
+                }
             case "notified":
                 return self.notified
             case "calibrations":
@@ -79,6 +91,7 @@ class Memory:
             served={path: PathTally.from_json(tally) for path, tally in values["served"].items()},
             trips=dict(values["counters"]["trips"]),
             preemptions=dict(values["counters"]["preemptions"]),
+            draft_link={path: dict(counts) for path, counts in values["counters"].get("draft_link", {}).items()},
             notified={name: int(number) for name, number in values.get("notified", {}).items()},
             webhook_failures=dict(values["counters"].get("webhook_failures", {})),
             calibrations=calibrated.recalled(values.get("calibrations", [])),

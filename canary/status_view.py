@@ -229,6 +229,7 @@ def metrics_of(picture: Picture, *, wall: float, journal_failures: int) -> Snaps
                 replicas_wanted=facts.replicas,
                 preemptions=memory.preemptions.get(path, 0),
                 in_flight=view.in_flight(path),
+                draft_link=memory.draft_link.get(path, {}),
             )
             for path, facts in view.paths.items()
         ],

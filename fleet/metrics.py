@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from fleet.generation import FinishReason
 from fleet.histogram import RELATIVE_ACCURACY, LogHistogram, value_of
-from fleet.traffic import Outcome, PathTally, ReplicaReport
+from fleet.traffic import DRAFT_LINK_EVENTS, Outcome, PathTally, ReplicaReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ENGINE = "0"
@@ -147,6 +147,7 @@ FAMILIES: Mapping[str, Family] = {
         _counter("fleet_rounds_empty", "Rounds of a speculating path without a drafted token."),
         _counter("fleet_rounds_late", "Rounds whose proposal came too late."),
         _counter("fleet_rounds_rejected", "Rounds in which no drafted token was accepted."),
+        _counter("fleet_draft_link", "What happened between targets and their draft workers, by event.", "event"),
         _counter("fleet_stalls", "Open gaps of streams in flight that exceeded the stall limit."),
         _gauge("fleet_streams_in_flight", "Streams open on the path."),
         _gauge("fleet_replicas_ready", "Replicas that report themselves."),
@@ -188,6 +189,8 @@ class PathSnapshot:
     replicas_wanted: int
     preemptions: int
     in_flight: int
+    draft_link: Mapping[str, int] = field(default_factory=dict)
+    """Event -> how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +330,8 @@ def _of_path(path: PathSnapshot) -> Iterator[_NamedSample]:
         yield "fleet_requests", (outcome.value,), tally.outcomes.get(outcome, 0)
     for position, count in sorted(tally.accepted_at.items()):
         yield "vllm:spec_decode_num_accepted_tokens_per_pos", (str(position),), count
+    for event in DRAFT_LINK_EVENTS if path.draft_link else ():
+        yield "fleet_draft_link", (event,), path.draft_link.get(event, 0)
     for health in DRAFT_HEALTH:
         yield "fleet_draft_workers", (health,), sum(replica.draft == health for replica in path.replicas)
 

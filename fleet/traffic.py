@@ -267,6 +267,10 @@ class ReportReply:
     """Streams open now through the other routers, by path."""
 
 
+DRAFT_LINK_EVENTS = ("rounds", "late", "stale", "wrong", "reopened", "refused_drafts", "breaker_openings")
+"""What can happen between a target and its draft worker, as `SessionCounters` of the verify session counts it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
     """One replica's state of health, sent about every second."""
@@ -297,6 +301,8 @@ class ReplicaReport:
     """It stops drafting where that is measured not to pay; False of lookups, which often find nothing to draft."""
     fingerprint: tuple[tuple[str, str], ...] = ()
     """(part, value) of everything that measurements of this replica depend on."""
+    draft_link: Mapping[str, int] = field(default_factory=dict)
+    """How often each of `DRAFT_LINK_EVENTS` has happened; empty without a draft worker."""
     oom_scope: str = ""
     """The machine or container for which `oom_kills` counts; empty where the kernel does not tell."""
     oom_kills: int = 0

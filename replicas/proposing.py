@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fleet.clock import Clock
 from fleet.config import DrillConfig, ModelConfig, SpeculativeConfig
+from fleet.traffic import DRAFT_LINK_EVENTS
 from replicas.drill import DrilledProposer
 from replicas.engine.features import FeatureReader
 from replicas.engine.judging import was_drawn
@@ -33,6 +34,13 @@ class Proposing:
     """The proposer, where it drafts from the target's features."""
     verify_server: VerifyServer | None = None
     verify_address: str | None = None
+
+    def draft_link(self) -> dict[str, int]:
+        """What happened on the verify stream so far, by event; empty where there is none."""
+        if self.verify_server is None:
+            return {}
+        counters = asdict(self.verify_server.proposer.counters)
+        return {event: counters[event] for event in DRAFT_LINK_EVENTS}
 
     async def close(self) -> None:
         if self.verify_server is not None:

@@ -116,6 +116,7 @@ class TargetWorker:
             running_limit=stats.running_limit,
             draft_tokens=self._proposing.policy.max_draft_tokens if self._proposing else 0,
             may_pause_drafting=self._may_pause_drafting,
+            draft_link=self._proposing.draft_link() if self._proposing else {},
         )
 
     async def check_health(self) -> None:

@@ -50,22 +50,23 @@ class TargetSettings:
 
 @dataclass(slots=True)
 class SessionCounters:
-    """What happened since the start; every drafted item that was not used is counted under its reason."""
+    """What happened on the way to drafts and back since the start; `fleet/metrics.py` says the same to users."""
 
     rounds: int = 0
     """Rounds in which at least one proposal was waited for."""
     late: int = 0
+    """Proposals that were waited for in vain."""
     stale: int = 0
-    duplicate: int = 0
+    """Proposals that came when nobody wanted them any more, or twice."""
     wrong: int = 0
     """Items with impossible tokens, counts, positions or distributions; each quarantines its sequence."""
-    empty: int = 0
-    """Answers without a token: the draft's context or cache is full."""
     reopened: int = 0
+    """Sequences that a draft had to be told anew, as it had lost them or was not heard."""
     refused_drafts: int = 0
+    breaker_openings: int = 0
+    """Times that a draft was left alone, being late or silent too often."""
     out_of_memory: int = 0
     """Forward passes of the draft that could not allocate."""
-    breaker_openings: int = 0
 
 
 class TargetSession:
@@ -276,11 +277,8 @@ class TargetSession:
         match fit:
             case ItemFit.FRESH:
                 sequence.proposal = proposal
-                self.counters.empty += not proposal.token_ids
-            case ItemFit.STALE:
+            case ItemFit.STALE | ItemFit.DUPLICATE:
                 self.counters.stale += 1
-            case ItemFit.DUPLICATE:
-                self.counters.duplicate += 1
             case ItemFit.WRONG:
                 self._quarantine(sequence)
 

@@ -205,6 +205,16 @@ def test_counters_never_run_backwards_across_restarts(world):
     assert counts[-1] > counts[0]
 
 
+def test_what_happened_on_the_way_to_drafts_outlives_controller_and_replica(world):
+    started(world)
+    for replica_id, late in (("a", 1), ("a", 4), ("b", 0), ("b", 2)):
+        world.controller.replica_report(replica("speculative", replica_id, draft_link={"late": late}))
+    world.run(1)
+    world.restart()
+    line = 'fleet_draft_link_total{engine="0",event="late",model_name="tiny",path="speculative"} 5.0'
+    assert line in world.controller.metrics().decode()
+
+
 def test_after_a_restart_the_canary_is_given_time_to_report_itself(world):
     started(world).run(10)
     world.restart()

@@ -55,10 +55,10 @@ def test_a_replica_that_is_retired_while_enough_others_are_ready_is_not_lost():
 
 def test_running_out_of_memory_trips_once_per_failure():
     seen = view()
-    assert seen.replica_reported(replica("speculative", "a", out_of_memory=1), 0.0) == (0, [])
-    _, trips = seen.replica_reported(replica("speculative", "a", out_of_memory=2), 1.0)
+    assert seen.replica_reported(replica("speculative", "a", out_of_memory=1), 0.0).trips == ()
+    trips = seen.replica_reported(replica("speculative", "a", out_of_memory=2), 1.0).trips
     assert [trip.kind for trip in trips] == [HardTripKind.OOM]
-    assert seen.replica_reported(replica("speculative", "a", out_of_memory=2), 2.0) == (0, [])
+    assert seen.replica_reported(replica("speculative", "a", out_of_memory=2), 2.0).trips == ()
 
 
 def lost_after(kills: int, witness_kills: int, *, witness_scope: str = "host") -> list[HardTrip]:
@@ -108,9 +108,16 @@ def test_a_kill_after_the_loss_is_not_its_cause():
 
 def test_preemptions_are_counted_as_they_happen():
     seen = view()
-    assert seen.replica_reported(replica("speculative", "a", preemptions=5), 0.0)[0] == 0
-    assert seen.replica_reported(replica("speculative", "a", preemptions=7), 1.0)[0] == 2
-    assert seen.replica_reported(replica("speculative", "b", preemptions=0), 1.0)[0] == 0
+    assert seen.replica_reported(replica("speculative", "a", preemptions=5), 0.0).preemptions == 0
+    assert seen.replica_reported(replica("speculative", "a", preemptions=7), 1.0).preemptions == 2
+    assert seen.replica_reported(replica("speculative", "b", preemptions=0), 1.0).preemptions == 0
+
+
+def test_what_happened_on_the_way_to_drafts_is_counted_as_it_happens_and_a_restart_takes_nothing_back():
+    seen = view()
+    for counts, news in (({"late": 5}, {}), ({"late": 7, "wrong": 1}, {"late": 2, "wrong": 1}), ({"late": 1}, {})):
+        report = replica("speculative", "a", draft_link=counts)
+        assert seen.replica_reported(report, 0.0).draft_link == news
 
 
 def test_a_report_that_is_sent_again_shows_life_and_brings_back_no_old_split():

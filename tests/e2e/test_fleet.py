@@ -131,6 +131,16 @@ def test_one_scrape_carries_every_path(fleet: Fleet) -> None:
     )
 
 
+def test_a_scrape_tells_what_happened_on_the_way_to_a_draft(fleet: Fleet) -> None:
+    complete(fleet, "layers")
+    waited = 'fleet_draft_link_total{engine="0",event="rounds",model_name="SmolLM2-135M-Instruct",path="layers"}'
+    wait_until(
+        lambda: waited in httpx.get(f"{fleet.url}/metrics").text,
+        seconds=20,
+        what="rounds of the draft in /metrics",
+    )
+
+
 def test_a_second_fleet_in_the_same_place_is_refused(fleet: Fleet) -> None:
     done = fleet.run("up", "-f", str(fleet.folder / "fleet.yaml"))
     assert done.returncode == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -68,6 +69,13 @@ def test_gauges_are_sums_and_means_over_the_replicas():
     assert value(snapshot, "fleet_streams_in_flight", **LABELS) == 8
 
 
+def test_events_between_targets_and_drafts_are_counted_where_there_are_drafts():
+    snapshot = Snapshot("tiny", [path(draft_link={"late": 3}), replace(path(), path="baseline")])
+    assert value(snapshot, "fleet_draft_link_total", event="late", **LABELS) == 3
+    assert value(snapshot, "fleet_draft_link_total", event="wrong", **LABELS) == 0
+    assert not any("fleet_draft_link" in name and ("path", "baseline") in labels for name, labels in scrape(snapshot))
+
+
 def test_a_replica_that_had_nothing_to_time_shortens_no_mean():
     replicas = [ReplicaReport("speculative", name, 1, 0, 0, 0, 1000, 0, 0, verify_seconds=t) for name, t in TIMES]
     snapshot = Snapshot("tiny", [path(replicas=replicas)])
@@ -131,7 +139,8 @@ def test_every_family_has_help_and_every_sample_its_declared_labels():
     tally = PathTally(accepted_at={0: 1})
     tally.itl.add(0.01)
     rollout = RolloutSnapshot("baking", 25.0, 24.5, [GuardrailSnapshot("itl_p95", 1, 3.5, 60.0)])
-    snapshot = Snapshot("tiny", [path(tally)], rollout, evidence_stale={"fleet": True}, webhook_failures={"ops": 3})
+    paths = [path(tally, draft_link={"late": 1})]
+    snapshot = Snapshot("tiny", paths, rollout, evidence_stale={"fleet": True}, webhook_failures={"ops": 3})
     text = render(snapshot).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert set(families) == set(FAMILIES)

@@ -17,6 +17,7 @@ from fleet.errors import ConfigError, DeadlineExceeded, ReplicaLost
 from fleet.generation import FailureKind, StreamFailed
 from fleet.token_codec import cancel_frame
 from fleet.tokens_v1 import tokens_pb2 as pb
+from fleet.traffic import DRAFT_LINK_EVENTS
 from replicas import target_worker
 from replicas.target_model import TargetModel, load_target
 from replicas.target_worker import TargetWorker, WorkerSettings
@@ -91,6 +92,8 @@ async def test_a_draft_that_never_comes_costs_no_answer(worker: TargetWorker, fo
         requests = mixed_requests()
         async with Router(worker) as plain, Router(alone) as waiting:
             assert answers(await plain.run(*requests)) == answers(await waiting.run(*requests))
+        assert alone.report("r").draft_link == dict.fromkeys(DRAFT_LINK_EVENTS, 0)
+        assert worker.report("r").draft_link == {}
 
 
 async def test_two_routers_share_an_engine_and_their_ids_do_not_clash(worker: TargetWorker) -> None:
