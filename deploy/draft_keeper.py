@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from deploy.oom_kills import OomCounter, RecentKills, find_counter
 from fleet.config import DraftResources
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class DraftActor:
     async def pid(self) -> int:
         return os.getpid()
 
+    async def oom_scope(self) -> str:
+        """What the kernel's kills are counted for, where it runs; empty where they are not."""
+        counter = find_counter()
+        return counter.scope if counter is not None else ""
+
     async def hardware(self) -> dict[str, str]:
         """The machine it runs on, as a part of what is measured with it."""
         from deploy.evidence.fingerprint import hardware
@@ -89,14 +95,18 @@ class DraftActor:
 class DraftKeeper:
     """Owns the draft actor of one replica. Its failures are logged and retried, never raised."""
 
-    def __init__(self, settings: DraftSettings, resources: DraftResources) -> None:
+    def __init__(self, settings: DraftSettings, resources: DraftResources, oom_counter: OomCounter | None) -> None:
+        """`oom_counter` is the one of this process; it tells of drafts that run in its scope."""
         self._settings = settings
         self._resources = resources
+        self._kills = RecentKills(oom_counter)
         self._actor: ActorHandle[DraftActor] | None = None
         self._presence = DraftPresence()
         self.pid: int | None = None
         self.hardware: dict[str, str] | None = None
         """Of the machine that the draft runs on, or last ran on; None before it has told it."""
+        self.killed = 0
+        """Drafts that died while the kernel killed for want of memory."""
 
     async def run(self) -> None:
         """Start the draft, and start it again whenever it ends."""
@@ -108,7 +118,8 @@ class DraftKeeper:
             await asyncio.sleep(restart_delay(failures))
 
     def observe(self, health: str) -> None:
-        """The target's view of the draft. One that joined and then stays lost hangs: it is ended and restarted."""
+        """The target's view of the draft, every second. One that joined and then stays lost hangs: it is restarted."""
+        self._kills.look()
         if self._actor is not None and self._presence.is_gone(health, time.monotonic()):
             logger.warning("draft worker %s is lost to its target: ending it", self.pid)
             self.stop()
@@ -122,13 +133,16 @@ class DraftKeeper:
     async def _run_once(self) -> None:
         self._presence = DraftPresence()
         self._actor = self._create()
+        oom_scope = ""
         try:
             self.pid = await self._actor.pid.remote()
+            oom_scope = await self._actor.oom_scope.remote()
             self.hardware = await self._actor.hardware.remote()
             await self._actor.run.remote(self._settings)
         except RayError as error:
             reason = getattr(error, "cause", None) or str(error).partition("\n")[0]
             logger.warning("draft worker %s ended: %s", self.pid, reason)
+            self.killed += isinstance(error, RayActorError) and self._kills.happened(oom_scope)
         finally:
             self.stop()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
+LOOKS = 3
+"""A second apart: news of a death takes less than that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +42,21 @@ def find_counter(root: Path = ROOT) -> OomCounter | None:
         return OomCounter(f"{boot}/{folder.stat().st_ino}", folder / "memory.events")
     vmstat = root / "proc/vmstat"
     return OomCounter(boot, vmstat) if vmstat.is_file() else None
+
+
+class RecentKills:
+    """Has the kernel killed within the last few looks?"""
+
+    def __init__(self, counter: OomCounter | None) -> None:
+        self._counter = counter
+        self._counts: deque[int] = deque(maxlen=LOOKS)
+
+    def look(self) -> None:
+        if self._counter is not None:
+            self._counts.append(self._counter.read())
+
+    def happened(self, scope: str) -> bool:
+        """Whether they may have hit a process of that scope; False where the count is of another, or of none."""
+        if self._counter is None or self._counter.scope != scope or not self._counts:
+            return False
+        return self._counter.read() > self._counts[0]

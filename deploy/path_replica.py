@@ -45,6 +45,7 @@ class PathReplica:
             )
         )
         self._fingerprint = await asyncio.to_thread(fingerprint_of, args, logger.info)
+        self._oom_counter = find_counter()
         self._draft: DraftKeeper | None = None
         self._tasks = [asyncio.create_task(self._report(), name="report")]
         if self._worker.verify_address is not None and args.speculative is not None:
@@ -55,7 +56,7 @@ class PathReplica:
                 verify_address=self._worker.verify_address,
                 drill=args.drill,
             )
-            self._draft = DraftKeeper(settings, args.draft)
+            self._draft = DraftKeeper(settings, args.draft, self._oom_counter)
             self._tasks.append(asyncio.create_task(self._draft.run(), name="draft"))
 
     async def admit(self, request_id: str) -> AsyncIterator[dict[str, str]]:
@@ -85,16 +86,16 @@ class PathReplica:
     async def _report(self) -> None:
         """Tell the controller every second how this replica is; a controller that is away misses some news."""
         handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
-        oom_counter = find_counter()
         while True:
             report, parts = self._worker.report(self._replica_id), self._fingerprint
             if self._draft is not None:
                 self._draft.observe(report.draft)
-                report = replace(report, draft_pid=self._draft.pid)
+                out_of_memory = report.out_of_memory + self._draft.killed
+                report = replace(report, draft_pid=self._draft.pid, out_of_memory=out_of_memory)
                 parts = with_draft(parts, self._draft.hardware)
             report = replace(report, fingerprint=tuple(parts.items()))
-            if oom_counter is not None:
-                report = replace(report, oom_scope=oom_counter.scope, oom_kills=oom_counter.read())
+            if (counter := self._oom_counter) is not None:
+                report = replace(report, oom_scope=counter.scope, oom_kills=counter.read())
             try:
                 async with asyncio.timeout(2 * REPORT_SECONDS):
                     await handle.replica_report.remote(report)

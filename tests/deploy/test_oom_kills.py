@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.oom_kills import OomCounter, find_counter
+from deploy.oom_kills import OomCounter, RecentKills, find_counter
 
 
 def machine(root: Path, group: str, files: dict[str, str]) -> Path:
@@ -38,3 +38,25 @@ def test_a_system_that_does_not_count_has_no_counter_and_a_file_that_goes_has_se
     assert find_counter(tmp_path) is None
     assert find_counter(machine(tmp_path, "", {})) is None
     assert OomCounter("b00t", tmp_path / "gone").read() == 0
+
+
+def test_kills_are_recent_for_three_looks_and_only_where_they_are_counted(tmp_path: Path) -> None:
+    counter = find_counter(machine(tmp_path, "", {"proc/vmstat": "oom_kill 7\n"}))
+    assert counter is not None
+    kills = RecentKills(counter)
+    assert not kills.happened(counter.scope), "before the first look nothing is recent"
+    kills.look()
+    counter.file.write_text("oom_kill 8\n")
+    assert kills.happened(counter.scope)
+    assert not kills.happened("another machine")
+    kills.look()
+    kills.look()
+    assert kills.happened(counter.scope)
+    kills.look()
+    assert not kills.happened(counter.scope)
+
+
+def test_where_the_kernel_does_not_count_nothing_has_happened() -> None:
+    kills = RecentKills(None)
+    kills.look()
+    assert not kills.happened("")
