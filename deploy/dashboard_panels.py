@@ -197,6 +197,7 @@ ACCEPTANCE = (
         (
             Query(_max("fleet_draft_seconds"), "{{path}} draft"),
             Query(_max("fleet_verify_seconds"), "{{path}} target step"),
+            Query(_max("fleet_accept_seconds"), "{{path}} of it accepting"),
             Query(_max("fleet_wire_seconds"), "{{path}} wire"),
         ),
     ),

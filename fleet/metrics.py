@@ -155,6 +155,7 @@ FAMILIES: Mapping[str, Family] = {
         _gauge("fleet_draft_workers", "Replicas by the health of their draft.", "health"),
         _gauge("fleet_draft_seconds", "Mean time of the draft per round, over the replicas that had any."),
         _gauge("fleet_verify_seconds", "Mean time of a target step without prefill, over the replicas that had any."),
+        _gauge("fleet_accept_seconds", "Mean time of sampling and accepting in such a step; 0 on a GPU: not known."),
         _gauge("fleet_wire_seconds", "Mean time on the verify stream per round, over the replicas that had any."),
         _gauge(
             "fleet_snapshot_time_seconds",
@@ -346,6 +347,7 @@ def _of_replicas(replicas: Sequence[ReplicaReport]) -> dict[str, float]:
         "fleet_replicas_ready": len(replicas),
         "fleet_draft_seconds": _mean_of_busy(replica.draft_seconds for replica in replicas),
         "fleet_verify_seconds": _mean_of_busy(replica.verify_seconds for replica in replicas),
+        "fleet_accept_seconds": _mean_of_busy(replica.accept_seconds for replica in replicas),
         "fleet_wire_seconds": _mean_of_busy(replica.wire_seconds for replica in replicas),
     }
 

@@ -291,6 +291,8 @@ class ReplicaReport:
     """Mean time the draft needed per round, over the last reports."""
     verify_seconds: float = 0.0
     """Mean time of a target step without prefill since the last report; 0 where there was none."""
+    accept_seconds: float = 0.0
+    """The part of it after the forward pass, sampling and accepting; 0 where that is not known."""
     wire_seconds: float = 0.0
     out_of_memory: int = 0
     running_limit: int = 0

@@ -27,7 +27,7 @@ from fleet.errors import ConfigError
 from fleet.traffic import ReplicaReport
 from replicas.compatibility.check import pair_of, require_pair
 from replicas.drill import DrilledSteps
-from replicas.engine.loop import Engine, EngineStats
+from replicas.engine.loop import Engine
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import Speculator
 from replicas.engine.step import StepRunner
@@ -97,6 +97,7 @@ class TargetWorker:
         """How the replica is; the mean time of a step is over those since the last report that only decoded."""
         stats, before = self._engine.stats, self._reported
         self._reported = stats
+        steps = max(1, stats.decoding_steps - before.decoding_steps)
         draft = self._proposing.proposer.state() if self._proposing else NO_PROPOSER
         return ReplicaReport(
             path=self._path,
@@ -110,7 +111,8 @@ class TargetWorker:
             output_tokens=stats.output_tokens,
             draft=draft.health,
             draft_seconds=draft.draft_seconds,
-            verify_seconds=_mean_step_seconds(before, stats),
+            verify_seconds=(stats.decoding_seconds - before.decoding_seconds) / steps,
+            accept_seconds=(stats.accepting_seconds - before.accepting_seconds) / steps,
             wire_seconds=draft.wire_seconds,
             out_of_memory=stats.out_of_memory + draft.out_of_memory,
             running_limit=stats.running_limit,
@@ -175,11 +177,6 @@ def _make_engine(settings: WorkerSettings, target: TargetModel, proposing: Propo
 
 def _make_speculator(proposing: Proposing, vocab_size: int, clock: Clock) -> Speculator:
     return Speculator(proposing.proposer, proposing.policy, vocab_size, clock, proposing.reader)
-
-
-def _mean_step_seconds(before: EngineStats, after: EngineStats) -> float:
-    steps = after.decoding_steps - before.decoding_steps
-    return (after.decoding_seconds - before.decoding_seconds) / steps if steps else 0.0
 
 
 async def _run_until_signalled(settings: WorkerSettings) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.evidence.figures import QUANTILES, ArmFigures
+from deploy.evidence.measured import ServerFigures
 from deploy.evidence.result import CellResult, MatrixResult
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#97bbf5", "#a463f2", "#3ca951")
@@ -199,26 +200,37 @@ def _acceptance_by_slice(result: MatrixResult) -> Chart:
 
 
 def _step_time(result: MatrixResult) -> Chart:
-    """Draft and wire are per round, verify per target step: stacked, what one speculative step waits for."""
+    """Draft and wire are per round, verify and accept per target step: stacked, what one speculative step takes."""
     arms = [(name, arm.server) for name, arm in _arms(result.cells) if arm.server.verify_seconds]
-    parts = (("draft", "draft_seconds"), ("wire", "wire_seconds"), ("verify", "verify_seconds"))
+    parts = {name: step_parts(server) for name, server in arms}
     traces = [
         {
             "type": "bar",
             "name": part,
-            "x": [name for name, _ in arms],
-            "y": [(getattr(server, field) or 0.0) * 1000 for _, server in arms],
+            "x": list(parts),
+            "y": [times[part] * 1000 for times in parts.values()],
             "marker": {"color": COLOURS[number]},
         }
-        for number, (part, field) in enumerate(parts)
+        for number, part in enumerate(("draft", "wire", "verify", "accept"))
         if arms
     ]
     note = (
-        "Mean per round as the workers report it. Verify is the target's whole step, accepting included: no worker "
-        "tells how long that took by itself."
+        "Mean per round as the workers report it. Verify is the target's forward pass, accept what follows it: "
+        "sampling and accepting. On a GPU that is not known apart, and verify is the whole step."
     )
     layout = {"barmode": "stack", "yaxis": {"title": {"text": "ms"}}}
     return Chart.single("step", "Where a step's time goes", note, {"data": traces, "layout": layout})
+
+
+def step_parts(server: ServerFigures) -> dict[str, float]:
+    """Seconds of a step by part; what is not known of them is 0."""
+    accept = server.accept_seconds or 0.0
+    return {
+        "draft": server.draft_seconds or 0.0,
+        "wire": server.wire_seconds or 0.0,
+        "verify": max(0.0, (server.verify_seconds or 0.0) - accept),
+        "accept": accept,
+    }
 
 
 def _kv(result: MatrixResult) -> Chart:

@@ -147,6 +147,7 @@ def _combined(blocks: Sequence[ServerFigures]) -> ServerFigures:
         empty_rounds=_known(sum, (block.empty_rounds for block in blocks)),
         late_rounds=_known(sum, (block.late_rounds for block in blocks)),
         memory_bytes=_known(max, (block.memory_bytes for block in blocks)),
+        accept_seconds=_known(_mean, (block.accept_seconds for block in blocks)),
     )
 
 

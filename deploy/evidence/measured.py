@@ -55,6 +55,8 @@ class ServerFigures:
     late_rounds: int | None = None
     memory_bytes: int | None = None
     """Highest resident memory of the path's processes, where they run on this machine."""
+    accept_seconds: float | None = None
+    """The part of `verify_seconds` after the forward pass: sampling and accepting."""
 
 
 @dataclass(frozen=True, slots=True)

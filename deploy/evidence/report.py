@@ -43,6 +43,7 @@ COLUMNS = (
     "rejected",
     "draft",
     "verify",
+    "accept",
     "wire",
     "KV",
     "memory GiB",
@@ -173,7 +174,15 @@ def _figure_rows(result: MatrixResult) -> Iterator[tuple[str, list[str]]]:
                 f"{figures.completed_per_second:.2f}",
                 "–" if accepted is None else f"{accepted.mean_accepted_length:.2f}",
                 "–" if accepted is None else f"{accepted.rejected:.0%}",
-                *(_ms(value) for value in (server.draft_seconds, server.verify_seconds, server.wire_seconds)),
+                *(
+                    _ms(value)
+                    for value in (
+                        server.draft_seconds,
+                        server.verify_seconds,
+                        server.accept_seconds,
+                        server.wire_seconds,
+                    )
+                ),
                 "–" if server.kv_usage is None else f"{server.kv_usage:.0%}",
                 "–" if server.memory_bytes is None else f"{server.memory_bytes / 2**30:.2f}",
             ],

@@ -26,6 +26,7 @@ COUNTERS = {
 TIMES = {
     "draft_seconds": "fleet_draft_seconds",
     "verify_seconds": "fleet_verify_seconds",
+    "accept_seconds": "fleet_accept_seconds",
     "wire_seconds": "fleet_wire_seconds",
 }
 KV_USAGE = "vllm:kv_cache_usage_perc"
@@ -130,6 +131,7 @@ def figures_of(looks: Sequence[_Look]) -> ServerFigures:
         draft_seconds=times["draft_seconds"],
         verify_seconds=times["verify_seconds"],
         wire_seconds=times["wire_seconds"],
+        accept_seconds=times["accept_seconds"] or None,
         rounds=counted["rounds"],
         empty_rounds=counted["empty_rounds"],
         late_rounds=counted["late_rounds"],

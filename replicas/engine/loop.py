@@ -20,7 +20,7 @@ from replicas.engine.sampling import Unusable
 from replicas.engine.scheduler import Plan, Scheduler
 from replicas.engine.sequence import Sequence
 from replicas.engine.speculator import Passed, Settled, Speculator
-from replicas.engine.step import StepRunner, WorkResult
+from replicas.engine.step import StepResult, StepRunner, WorkResult
 from replicas.engine.text import Emission, OutputText
 from replicas.speculation.messages import FINISHED
 
@@ -45,6 +45,8 @@ class EngineStats:
     """Steps without a prompt in them."""
     decoding_seconds: float = 0.0
     """Of those steps, without the waiting for proposals."""
+    accepting_seconds: float = 0.0
+    """The part of them after the forward pass: sampling and accepting; 0 on an accelerator, where that is not known."""
 
 
 class Engine:
@@ -121,13 +123,13 @@ class Engine:
         if plan.works:
             started = self._clock.monotonic()
             try:
-                results = self._runner.run(plan)
+                result = self._runner.run(plan, self._clock)
             except OutOfMemory as error:
                 self.stats = replace(self.stats, out_of_memory=self.stats.out_of_memory + 1)
                 self._fail([work.sequence for work in plan.works], FailureKind.OUT_OF_MEMORY, str(error))
             else:
-                self._note_step(plan, self._clock.monotonic() - started)
-                self._commit(plan, results, late)
+                self._note_step(plan, result, started)
+                self._commit(plan, result.works, late)
         self._note_load()
         outputs, self._outputs = self._outputs, {}
         return outputs
@@ -244,11 +246,18 @@ class Engine:
             self._speculator.close(plan.preempted, "preempted")
         self.stats = replace(self.stats, preemptions=self.stats.preemptions + len(plan.preempted))
 
-    def _note_step(self, plan: Plan, seconds: float) -> None:
+    def _note_step(self, plan: Plan, result: StepResult, started: float) -> None:
+        ended = self._clock.monotonic()
         if not all(work.samples and work.new_tokens == 1 for work in plan.works):
             return
-        steps, so_far = self.stats.decoding_steps + 1, self.stats.decoding_seconds + seconds
-        self.stats = replace(self.stats, decoding_steps=steps, decoding_seconds=so_far)
+        stats, seconds = self.stats, ended - started
+        accepting = 0.0 if result.forwarded_at is None else ended - result.forwarded_at
+        self.stats = replace(
+            stats,
+            decoding_steps=stats.decoding_steps + 1,
+            decoding_seconds=stats.decoding_seconds + seconds,
+            accepting_seconds=stats.accepting_seconds + accepting,
+        )
         if self._speculator is not None:
             self._speculator.observe_decoding(sum(1 + len(work.drafted) for work in plan.works), seconds)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fleet.clock import Clock
 from fleet.generation import TokenLogprob
 from replicas.engine.block import Block, LazySamples, committed_block
 from replicas.engine.judging import judged_block
@@ -31,6 +32,17 @@ class WorkResult:
     """The tapped states of the chunk's tokens and the accepted ones, [n, width]; None where nothing is tapped."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step came to."""
+
+    works: list[WorkResult]
+    """In the order of the plan."""
+    forwarded_at: float | None
+    """When the forward pass had ended and sampling and accepting began, by the step's clock; None on an accelerator,
+    which is still at work when the call returns, and is not waited for."""
+
+
 class StepFault(Protocol):
     """A fault that is caused on purpose, at the place where real ones arise."""
 
@@ -47,8 +59,8 @@ class StepRunner:
         self._fault = fault
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> list[WorkResult]:
-        """Carry out the moves, one forward pass over all works, and accept; one result per work.
+    def run(self, plan: Plan, clock: Clock) -> StepResult:
+        """Carry out the moves, one forward pass over all works, and accept.
 
         Afterwards the cache holds exactly the accepted tokens behind those that were committed before.
         """
@@ -58,17 +70,19 @@ class StepRunner:
             for move in plan.moves:
                 self._model.move(move.source, move.target, move.length)
             forward = self._model.forward([_segment(work) for work in plan.works])
+            forwarded_at = clock.monotonic() if forward.logits.device.type == "cpu" else None
             logits = _at_hand(forward.logits, plan.works)
             rows = torch.split(logits, [_logit_rows(work) for work in plan.works])
             blocks = self._blocks(plan.works, rows, logits)
             for work, block in zip(plan.works, blocks, strict=True):
                 self._compact(work, block)
-            return [
+            works = [
                 WorkResult(block, self._prompt_logprobs(work, own), features)
                 for work, block, own, features in zip(
                     plan.works, blocks, rows, _features(forward.features, plan.works, blocks), strict=True
                 )
             ]
+            return StepResult(works, forwarded_at)
 
     def _blocks(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[Block]:
         """A draft that names its distributions is judged by the rejection rule, all else by the coupled one.

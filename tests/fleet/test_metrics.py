@@ -80,6 +80,10 @@ def test_a_replica_that_had_nothing_to_time_shortens_no_mean():
     replicas = [ReplicaReport("speculative", name, 1, 0, 0, 0, 1000, 0, 0, verify_seconds=t) for name, t in TIMES]
     snapshot = Snapshot("tiny", [path(replicas=replicas)])
     assert value(snapshot, "fleet_verify_seconds", **LABELS) == pytest.approx(0.02)
+    assert value(snapshot, "fleet_accept_seconds", **LABELS) == 0.0
+    accepting = [replace(replica, accept_seconds=replica.verify_seconds / 10) for replica in replicas]
+    snapshot = Snapshot("tiny", [path(replicas=accepting)])
+    assert value(snapshot, "fleet_accept_seconds", **LABELS) == pytest.approx(0.002)
     assert value(snapshot, "fleet_draft_seconds", **LABELS) == 0.0
 
 

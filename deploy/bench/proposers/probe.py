@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from fleet.clock import Clock
 from replicas.engine.features import FeatureReader, Seen
 from replicas.engine.model import Model
 from replicas.engine.sampling import Sampler
 from replicas.engine.scheduler import Plan
-from replicas.engine.step import StepRunner, WorkResult
+from replicas.engine.step import StepResult, StepRunner
 from replicas.speculation.messages import Closing, Opening, Proposal, SequenceVerdict
 from replicas.speculation.proposer import Proposer, ProposerState, Want
 from replicas.speculation.tree import Draft
@@ -127,16 +128,16 @@ class TimedRunner(StepRunner):
         super().__init__(model, sampler)
         self.notes = Notes()
 
-    def run(self, plan: Plan) -> list[WorkResult]:
+    def run(self, plan: Plan, clock: Clock) -> StepResult:
         began = time.perf_counter()
-        results = super().run(plan)
+        result = super().run(plan, clock)
         seconds = time.perf_counter() - began
         if not all(work.samples and work.new_tokens == 1 for work in plan.works):
-            return results
+            return result
         if any(work.drafted for work in plan.works):
             self.notes.verify_steps += 1
             self.notes.verify_seconds += seconds
         else:
             self.notes.plain_steps += 1
             self.notes.plain_seconds += seconds
-        return results
+        return result

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deploy.evidence.charts import charts
+from deploy.evidence.charts import charts, step_parts
 from deploy.evidence.compare import compare, remarks, render_comparison
 from deploy.evidence.measured import ServerFigures
 from deploy.evidence.report import render_csv, render_html, render_table
@@ -225,9 +225,23 @@ def test_every_chart_is_one_that_plotly_knows(result: MatrixResult) -> None:
     assert {"kv", "memory", "step"} <= set(made)
 
 
+def test_the_parts_of_a_step_add_up_to_draft_wire_and_the_whole_target_step(result: MatrixResult) -> None:
+    parts = figures(with_server_figures(result))["step"]["data"]
+    assert {part["name"]: part["y"][0] for part in parts} == pytest.approx(
+        {"draft": 10.0, "wire": 1.0, "verify": 28.0, "accept": 2.0}
+    )
+    assert step_parts(ServerFigures(verify_seconds=0.03)) == {"draft": 0.0, "wire": 0.0, "verify": 0.03, "accept": 0.0}
+
+
 def with_server_figures(result: MatrixResult) -> MatrixResult:
     known = ServerFigures(
-        kv_usage=0.5, preemptions=0, draft_seconds=0.01, verify_seconds=0.03, wire_seconds=0.001, memory_bytes=2**30
+        kv_usage=0.5,
+        preemptions=0,
+        draft_seconds=0.01,
+        verify_seconds=0.03,
+        wire_seconds=0.001,
+        memory_bytes=2**30,
+        accept_seconds=0.002,
     )
     cells = tuple(
         replace(

@@ -52,6 +52,12 @@ def test_a_server_that_knows_no_paths_is_read_as_a_whole() -> None:
     assert samples_of("any", text) == {"vllm:kv_cache_usage_perc": 0.75}
 
 
+def test_a_server_that_cannot_tell_how_long_accepting_takes_says_0_and_nothing_is_known() -> None:
+    text = '# TYPE fleet_accept_seconds gauge\nfleet_accept_seconds{path="speculative"} '
+    assert watch([httpx.Response(200, text=f"{text}0\n")] * 4, seconds=0.5).accept_seconds is None
+    assert watch([httpx.Response(200, text=f"{text}0.002\n")] * 4, seconds=0.5).accept_seconds == 0.002
+
+
 def test_the_time_of_a_draft_that_was_not_made_is_unknown_though_its_gauge_stands() -> None:
     figures = watch([scrape(0, 10, 0.1, 0.004)] * 4, seconds=1.5)
     assert figures.rounds == 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from deploy.bench.growth import container_sizes
 from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Resume, SamplingParams
-from replicas.engine.model import Model, load_model
+from replicas.engine.model import Forward, Model, Segment, load_model
+from replicas.engine.sampling import Draw, Sample, Sampler
 from replicas.speculation.messages import FINISHED, Closing
 from replicas.speculation.ngram import NgramProposer
 from replicas.speculation.proposer import Proposer
@@ -93,6 +96,26 @@ def test_steps_with_a_prompt_are_not_timed_as_decoding() -> None:
     rig = Rig(max_num_batched_tokens=16)
     rig.run(request("r0", replace(GREEDY, max_tokens=5, ignore_eos=True), prompt_length=40))
     assert rig.engine.stats.decoding_steps == 4, "the first of the five tokens comes with the prompt's last piece"
+
+
+def test_what_follows_the_forward_pass_is_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    forward, sample = rig.model.forward, Sampler.sample
+
+    def slow_forward(segments: Sequence[Segment]) -> Forward:
+        rig.clock.advance(0.030)
+        return forward(segments)
+
+    def slow_sample(self: Sampler, logits: Tensor, draws: Sequence[Draw]) -> list[Sample]:
+        rig.clock.advance(0.002)
+        return sample(self, logits, draws)
+
+    monkeypatch.setattr(rig.model, "forward", slow_forward)
+    monkeypatch.setattr(Sampler, "sample", slow_sample)
+    rig.run(request("r0", replace(GREEDY, max_tokens=5, ignore_eos=True), prompt_length=10))
+    stats = rig.engine.stats
+    assert stats.decoding_seconds == pytest.approx(4 * 0.032)
+    assert stats.accepting_seconds == pytest.approx(4 * 0.002)
 
 
 @pytest.fixture(scope="module")
