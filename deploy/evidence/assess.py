@@ -17,6 +17,7 @@ from deploy.evidence.recommendation import recommend
 from deploy.evidence.result import SCHEMA, CellResult, MatrixResult
 from deploy.evidence.routing import routing_effects, routing_text
 from deploy.evidence.slices import buckets_of, categories_of, slice_of
+from deploy.evidence.step_model import step_predictions
 from deploy.evidence.verdicts import judge_cells, provisional
 
 
@@ -63,6 +64,7 @@ def assess(config: MatrixConfig, facts: RunFacts, blocks: Sequence[MeasuredBlock
         kinds=asked_kinds(cells, config),
         acceptance=acceptance_spans(cells, config),
         routing=routing,
+        predictions=tuple(step_predictions(results)),
     )
 
 

@@ -1,16 +1,15 @@
-"""Which pictures does the report show? Each is a figure for plotly.js: its data and layout, as JSON."""
+"""Which pictures does the report show? From loads to memory, in the order of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
+from deploy.evidence.chart import COLOURS, Chart, Figure, Panel
 from deploy.evidence.figures import QUANTILES, ArmFigures
+from deploy.evidence.gain_chart import gain_by_load
 from deploy.evidence.measured import ServerFigures
 from deploy.evidence.result import CellResult, MatrixResult
 
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#97bbf5", "#a463f2", "#3ca951")
 BASELINE_COLOUR = "#777777"
 LATENCY_TITLES = {
     "ttft": "Time to first token (prefill and queue)",
@@ -18,8 +17,6 @@ LATENCY_TITLES = {
     "itl": "Time per token over 8 tokens (decode), one value per token",
     "e2e": "Whole request",
 }
-
-Figure = dict[str, Any]
 
 _PANEL_LAYOUT: Figure = {
     "xaxis": {"type": "log", "tickangle": 0, "nticks": 6},
@@ -29,33 +26,10 @@ _PANEL_LAYOUT: Figure = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One picture."""
-
-    id: str
-    caption: str
-    figure: Figure
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """One heading with what it shows, in one or several panels."""
-
-    title: str
-    note: str
-    panels: tuple[Panel, ...]
-
-    @classmethod
-    def single(cls, name: str, title: str, note: str, figure: Figure) -> Chart:
-        """Without a panel where there is nothing to show."""
-        return cls(title, note, (Panel(name, "", figure),) if figure["data"] else ())
-
-
 def charts(result: MatrixResult) -> list[Chart]:
     """The pictures for which there is something to show."""
     made = (
-        _gain_by_load(result),
+        gain_by_load(result),
         *(_latency(result, metric, title) for metric, title in LATENCY_TITLES.items()),
         _acceptance_by_position(result),
         _acceptance_by_slice(result),
@@ -98,69 +72,6 @@ def _curve(name: str, values: Sequence[float], colour: str) -> Figure:
         "y": QUANTILES.tolist(),
         "line": {"color": colour},
     }
-
-
-def _gain_by_load(result: MatrixResult) -> Chart:
-    traces = []
-    for number, (candidate, sampling) in enumerate(_lines(result.cells)):
-        cells = [
-            cell
-            for cell in result.cells
-            if (cell.candidate, cell.sampling) == (candidate, sampling) and cell.verdict.gain is not None
-        ]
-        closed = sorted(
-            (cell for cell in cells if cell.level.concurrency), key=lambda cell: cell.level.concurrency or 0
-        )
-        if closed:
-            colour = COLOURS[number % len(COLOURS)]
-            traces.append(_gain_line(f"{candidate}, {sampling}", closed, colour))
-            traces += _predicted_line(result, f"{candidate}, {sampling}, predicted", closed, colour)
-    layout = {
-        "xaxis": {"title": {"text": "requests open"}, "type": "log", "dtick": 0.30103},
-        "yaxis": {"title": {"text": "times as fast as the baseline"}},
-        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"dash": "dot"}}],
-    }
-    note = f"Gain in {result.objective} with its 95 % interval; below 1 the candidate is slower."
-    if result.predictions:
-        note += (
-            " Dashed: what `fleet plan` reckons of decoding with the acceptance measured here, a prior; doubt it, or "
-            "the measurement, where they are more than 30 % apart."
-        )
-    return Chart.single("gain", "Speed-up against concurrency", note, {"data": traces, "layout": layout})
-
-
-def _gain_line(name: str, cells: Sequence[CellResult], colour: str) -> Figure:
-    gains = [cell.verdict.gain for cell in cells if cell.verdict.gain is not None]
-    errors = {
-        "type": "data",
-        "symmetric": False,
-        "array": [gain.high - gain.estimate for gain in gains],
-        "arrayminus": [gain.estimate - gain.low for gain in gains],
-    }
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": [cell.level.concurrency for cell in cells],
-        "y": [gain.estimate for gain in gains],
-        "error_y": errors,
-        "line": {"color": colour},
-    }
-
-
-def _predicted_line(result: MatrixResult, name: str, cells: Sequence[CellResult], colour: str) -> list[Figure]:
-    """Of the cells for which there is a prediction; none where there is none."""
-    known = {(item.candidate, item.condition): item.speed_up for item in result.predictions}
-    points = [
-        (cell.level.concurrency, known[cell.candidate, cell.condition])
-        for cell in cells
-        if (cell.candidate, cell.condition) in known
-    ]
-    if not points:
-        return []
-    x, y = (list(column) for column in zip(*points, strict=True))
-    line = {"color": colour, "dash": "dash"}
-    return [{"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y, "line": line}]
 
 
 def _acceptance_by_position(result: MatrixResult) -> Chart:
@@ -256,10 +167,6 @@ def _arms(cells: Iterable[CellResult]) -> Iterator[tuple[str, ArmFigures]]:
             seen.add(cell.condition)
             yield f"baseline, {_condition(cell)}", cell.baseline_figures
         yield f"{cell.candidate}, {_condition(cell)}", cell.candidate_figures
-
-
-def _lines(cells: Iterable[CellResult]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((cell.candidate, cell.sampling) for cell in cells))
 
 
 def _condition(cell: CellResult) -> str:

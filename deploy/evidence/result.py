@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -109,11 +109,14 @@ class RoutingEffect:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What `fleet plan` reckons of a cell, with the acceptance that was measured in it."""
+    """What is reckoned of a cell, with the acceptance that was measured in it."""
 
     candidate: str
     condition: str
     speed_up: float
+    """Of decoding."""
+    basis: Literal["plan", "steps"] = "plan"
+    """`fleet plan` for the card that the config names, or the step times that were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class MatrixResult:
     """By candidate and sampling mode (greedy, sampled): where a further round's mean of accepted/drafted would lie."""
     routing: tuple[RoutingEffect, ...] = ()
     predictions: tuple[Prediction, ...] = ()
-    """Empty where the config names no model and card to reckon with."""
+    """By measured step times where the server told them, and by `fleet plan` where the config names model and card."""
 
 
 _ADAPTER: TypeAdapter[MatrixResult] = TypeAdapter(MatrixResult)

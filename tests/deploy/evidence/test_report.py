@@ -259,7 +259,22 @@ def test_the_predicted_curve_stands_beside_the_measured_one(result: MatrixResult
     predicted = replace(result, predictions=(Prediction("speculative", "c3/greedy", 1.2),))
     (line,) = [line for line in figures(predicted)["gain"]["data"] if "predicted" in line["name"]]
     assert (line["name"], line["x"], line["y"]) == ("speculative, greedy, predicted", [3], [1.2])
-    assert "a prior" in next(chart.note for chart in charts(predicted) if chart.panels[0].id == "gain")
+    assert "a prior" in note_of_gains(predicted)
+
+
+def test_the_curve_by_measured_steps_is_dotted_and_where_there_is_none_the_page_says_why(result: MatrixResult) -> None:
+    told = "Not reckoned from step times: speculative, because the server told no step times."
+    assert told in note_of_gains(result)
+    steps = replace(result, predictions=(Prediction("speculative", "c3/greedy", 1.3, "steps"),))
+    _, line = figures(steps)["gain"]["data"]
+    assert (line["name"], line["x"], line["y"]) == ("speculative, greedy, by its steps", [3], [1.3])
+    assert line["line"]["dash"] == "dot"
+    assert "Not reckoned" not in note_of_gains(steps)
+    assert "a prior" not in note_of_gains(steps)
+
+
+def note_of_gains(result: MatrixResult) -> str:
+    return next(chart.note for chart in charts(result) if chart.panels[0].id == "gain")
 
 
 def test_prefill_and_decode_are_never_mixed_in_one_number(result: MatrixResult) -> None:
