@@ -92,17 +92,17 @@ Seconds = Callable[[str, int, int], float]
 def blocks_of(
     config: MatrixConfig, seconds: Seconds, ask: Callable[[str, int], MeasuredRequest]
 ) -> list[MeasuredBlock]:
-    """Twelve tokens a request, at the given pace; `ask` gives (arm, index) -> the rest of it."""
+    """Answers at the given pace; `ask` gives (arm, index) -> the rest of them."""
+
+    def paced(arm: str, number: int, index: int) -> MeasuredRequest:
+        asked = replace(ask(arm, index), index=index)
+        more = asked.output_tokens - 1
+        chunks = ((0.03, 1), (0.03 + more * seconds(arm, number, index), more)) if asked.is_done else ()
+        return replace(asked, chunks=chunks)
 
     def block(arm: str, number: int) -> MeasuredBlock:
-        asked = [ask(arm, index) for index in range(config.requests)]
-        paced = [
-            replace(item, index=index, chunks=((0.03, 1), (0.03 + 11 * seconds(arm, number, index), 11)))
-            if item.is_done
-            else replace(item, index=index, chunks=())
-            for index, item in enumerate(asked)
-        ]
-        return MeasuredBlock("c1/greedy", number, arm, 1.0, 1.0, 100, 4, 0.0, ServerFigures(), tuple(paced))
+        requests = tuple(paced(arm, number, index) for index in range(config.requests))
+        return MeasuredBlock("c1/greedy", number, arm, 1.0, 1.0, 100, 4, 0.0, ServerFigures(), requests)
 
     return [block(arm, number) for number in range(config.rounds) for arm in ("baseline", "speculative")]
 
@@ -263,3 +263,36 @@ def test_of_equal_arms_no_bucket_is_kept_or_dropped(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_of_many_a_a_matrices_at_most_one_in_twenty_decides_on_any_bucket(tmp_path: Path) -> None:
     assert decided_matrices(tmp_path, range(200, 240)) <= 2
+
+
+@pytest.mark.slow
+def test_of_equal_arms_that_draw_their_answers_anew_at_most_one_matrix_in_twenty_decides_on_any_bucket() -> None:
+    """Paces with a long tail, blocks that share a hiccup, failures, and answers that go in circles and become long."""
+    wrong = 0
+    for seed in range(60):
+        draws = np.random.default_rng(seed)
+        hiccups: dict[tuple[str, int], float] = {}
+
+        def ask(_: str, index: int, draws: np.random.Generator = draws) -> MeasuredRequest:
+            is_circling = draws.random() < 0.4
+            tokens = 100 if is_circling else int(draws.integers(8, 34))
+            outcome = Outcome.FAILED if draws.random() < 0.05 else Outcome.DONE
+            chunks = ((0.0, tokens),)
+            prompt = (10, 300)[index % 2]
+            return request(prompt_tokens=prompt, chunks=chunks, outcome=outcome, is_degenerate=is_circling)
+
+        def pace(
+            arm: str,
+            number: int,
+            _: int,
+            draws: np.random.Generator = draws,
+            hiccups: dict[tuple[str, int], float] = hiccups,
+        ) -> float:
+            shared = hiccups.setdefault((arm, number), float(draws.lognormal(0.0, 0.05)))
+            return 0.02 * shared * (1 + float(draws.exponential(0.3)))
+
+        config = config_of(load={"concurrency": [1]}, sampling={"greedy": {"temperature": 0.8}}, rounds=12, requests=8)
+        (cell,) = assessed(config, blocks_of(config, pace, ask)).cells
+        assert len(decisions(cell)) == 4
+        wrong += any(item is not Decision.INCONCLUSIVE for item in decisions(cell).values())
+    assert wrong <= 3
