@@ -96,8 +96,7 @@ class Journal:
         self._last_notice = max(told, default=self._last_notice)
 
     def _write(self, connection: sa.Connection, entries: Sequence[Entry], values: Mapping[str, Any]) -> int:
-        owner = sa.select(STATE.c.value).where(STATE.c.name == "owner").with_for_update()
-        if connection.execute(owner).scalar() != self._owner:
+        if connection.execute(_OWNER).scalar() != self._owner:
             raise JournalTaken("another controller has taken over the journal")
         last = int(connection.execute(_LAST_EVENT).scalar_one())
         # A connection lost in COMMIT leaves open what became of it: what is already there is ours, from that try.
@@ -149,7 +148,12 @@ class Journal:
         return [(number, _NOTICE.validate_json(body)) for number, body in reversed(rows)]
 
 
+# Executed at every commit, so built once: to build them took as long as to write.
+_OWNER = sa.select(STATE.c.value).where(STATE.c.name == "owner").with_for_update()
 _LAST_EVENT = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.id), 0))
+_OVERWRITE = sa.text(
+    "INSERT INTO state (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 
 
 def _started(kind: str, body: str) -> RolloutStarted:
@@ -168,9 +172,7 @@ def _keep_snapshot(connection: sa.Connection, number: int, rollout: Rollout) -> 
 def _overwrite(connection: sa.Connection, values: Mapping[str, Any]) -> None:
     if not values:
         return
-    connection.execute(STATE.delete().where(STATE.c.name.in_(values)))
-    rows = [{"name": name, "value": _json(name, value)} for name, value in values.items()]
-    connection.execute(STATE.insert(), rows)
+    connection.execute(_OVERWRITE, [{"name": name, "value": _json(name, value)} for name, value in values.items()])
 
 
 def _json(name: str, value: Any) -> str:
