@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from canary.history import tell
 from canary.record import plan_of, read_record
 from canary.rollout import advance
 from canary.rollout_state import Rollout, begin
-from canary.simulation import simulate
+from canary.simulation import Simulation, simulate
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.jsonl.gz"))
 LARGEST_BYTES = 300_000
@@ -24,6 +25,12 @@ def test_there_are_fixtures():
 @pytest.fixture(params=FIXTURES, ids=[file.name.partition(".")[0] for file in FIXTURES])
 def fixture(request: pytest.FixtureRequest) -> Path:
     return request.param
+
+
+@functools.cache
+def simulated(fixture: Path) -> Simulation:
+    """The record once more, by its own events alone; a long one takes seconds."""
+    return simulate(read_record(fixture))
 
 
 def test_the_recorded_events_lead_to_the_recorded_states_weights_and_words(fixture):
@@ -51,15 +58,14 @@ ENDS = {
 def test_twins_were_promoted_and_slow_drafts_taken_back(fixture):
     record = read_record(fixture)
     state, weight, guardrail = ENDS[fixture.name.partition(".")[0]]
-    for found in (record[-1], simulate(record).simulated[-1]):
+    for found in (record[-1], simulated(fixture).simulated[-1]):
         assert (found.state, found.weight) == (state, weight)
     arrival = next(then for then in reversed(record) if isinstance(then.event, WindowClosed | Ticked))
     assert f"{state} ({guardrail}" in arrival.summary
 
 
 def test_simulated_by_its_own_plan_it_ends_as_it_did(fixture):
-    record = read_record(fixture)
-    found = simulate(record)
+    record, found = read_record(fixture), simulated(fixture)
     assert found.parted is None
     assert found.simulated == found.recorded
     assert simulate(record, plan_of(record)) == found
