@@ -7,6 +7,7 @@ what a step asks for).
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,8 +209,7 @@ def explore(raw_plan: dict[str, Any]) -> Explored:
     return found
 
 
-def _timed(at: float) -> Iterator[Event]:
-    for event in EVENTS:
-        yield replace(event, at=at)
-    yield Ticked(at + LONG_SECONDS)
-    yield WindowClosed(at + LONG_SECONDS, next(_windows()))
+@functools.cache
+def _timed(at: float) -> tuple[Event, ...]:
+    at_once = (replace(event, at=at) for event in EVENTS)
+    return (*at_once, Ticked(at + LONG_SECONDS), WindowClosed(at + LONG_SECONDS, next(_windows())))

@@ -31,6 +31,7 @@ from tests.canary.rollout_model import Edge, Explored, any_judge, explore, model
 ENDED = (State.ROLLED_BACK, State.ABORTED)
 FACTS = (CapacityChanged, SplitApplied, WindowClosed, HardTripped, Ticked)
 PLANS = {
+    "one step": {"steps": [{"weight": 100, "bake": "40s"}]},
     "as usual": {},
     "holdback": {"holdback": 5},
     "silence only holds": {"on_no_data": {"hold": "20s", "then": "hold"}},
@@ -40,7 +41,7 @@ PLANS = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(PLANS[name], id=name, marks=() if name == "as usual" else pytest.mark.slow) for name in PLANS],
+    params=[pytest.param(PLANS[name], id=name, marks=() if name == "one step" else pytest.mark.slow) for name in PLANS],
 )
 def explored(request: pytest.FixtureRequest) -> Iterable[Explored]:
     with any_judge():
