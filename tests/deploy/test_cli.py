@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from deploy import canary_cli
 from deploy.admin_client import AdminClient
 from deploy.canary_cli import exit_code
-from deploy.cli import DEFAULT_CONFIG, app, welcome
+from deploy.cli import DEFAULT_CONFIG, app, main, welcome
 from deploy.fleet_state import FleetState, write_state
 from fleet.config import load_fleet_config
 from fleet.errors import BadRequest, ConfigError, Unavailable
@@ -67,14 +67,22 @@ def run(
     return lambda *arguments: runner.invoke(app, list(arguments), env={"COLUMNS": "200"})
 
 
-def fleet_command(*arguments: str, state: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "deploy.cli", *arguments],
-        capture_output=True,
-        text=True,
-        env={"FLEET_STATE": str(state), "PATH": ""},
-        check=False,
-    )
+@pytest.fixture
+def fleet_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """What `fleet` does as a whole, its `main` included: exit code, standard output and standard error."""
+    monkeypatch.setenv("FLEET_STATE", str(tmp_path))
+    monkeypatch.delenv("FLEET_URL", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fleet", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert isinstance(left.value.code, int)
+        return left.value.code, *capsys.readouterr()
+
+    return run
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -90,23 +98,24 @@ def test_help_imports_nothing_heavy() -> None:
 def test_an_error_is_one_line_on_stderr_and_exit_code_2(tmp_path: Path) -> None:
     config = tmp_path / "fleet.yaml"
     config.write_text(yaml.safe_dump({"paths": {"baseline": {"replica": 2}}}))
-    done = fleet_command("up", "-f", str(config), state=tmp_path)
+    command = [sys.executable, "-m", "deploy.cli", "up", "-f", str(config)]
+    environment = {"FLEET_STATE": str(tmp_path), "PATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     assert done.stderr == f"error: {config}: paths.baseline.replica: unknown key; did you mean 'replicas'?\n"
     assert done.stdout == ""
 
 
-def test_down_without_a_fleet_says_so(tmp_path: Path) -> None:
-    done = fleet_command("down", state=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "no fleet is running\n")
+def test_down_without_a_fleet_says_so(fleet_command: Callable[..., tuple[int, str, str]]) -> None:
+    assert fleet_command("down") == (0, "no fleet is running\n", "")
 
 
-def test_no_fleet_at_the_address_is_one_clear_line(tmp_path: Path) -> None:
-    done = fleet_command("status", "--url", "http://127.0.0.1:9", state=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: no fleet answers at http://127.0.0.1:9: ")
-    assert "; start one here with `fleet up`, or name another" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_no_fleet_at_the_address_is_one_clear_line(fleet_command: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, told = fleet_command("status", "--url", "http://127.0.0.1:9")
+    assert code == 2
+    assert told.startswith("error: no fleet answers at http://127.0.0.1:9: ")
+    assert "; start one here with `fleet up`, or name another" in told
+    assert len(told.splitlines()) == 1
 
 
 def test_the_manifest_command_writes_what_lint_accepts(run: Callable[..., Any], tmp_path: Path) -> None:
