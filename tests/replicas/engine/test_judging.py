@@ -39,6 +39,9 @@ from tests.replicas.engine.test_coupling import (
 )
 
 SEEDS = range(800)
+FEW_AND_ALL = pytest.mark.parametrize(
+    "seeds", [SEEDS[:200], pytest.param(SEEDS, marks=pytest.mark.slow)], ids=["few", "all"]
+)
 
 
 def drafted_chain(sampling: SamplingParams, output: list[int], count: int, model: np.ndarray) -> Draft:
@@ -75,10 +78,11 @@ def drafted_tree(sampling: SamplingParams, output: list[int], model: np.ndarray)
     return Draft(tuple(tokens), tuple(parents), tuple(distributions))
 
 
+@FEW_AND_ALL
 @pytest.mark.parametrize("sampling", [PLAIN, TRUNCATED], ids=["plain", "truncated"])
-def test_with_trees_too_outputs_follow_the_targets_distribution(sampling: SamplingParams) -> None:
+def test_with_trees_too_outputs_follow_the_targets_distribution(sampling: SamplingParams, seeds: range) -> None:
     outputs, accepted = [], 0
-    for seed in range(600):
+    for seed in seeds:
         seeded, output = replace(sampling, seed=seed), list[int]()
         while len(output) < LENGTH:
             draft = drafted_tree(seeded, output, DRAFT)
@@ -110,10 +114,11 @@ CASES = {
 }
 
 
+@FEW_AND_ALL
 @pytest.mark.parametrize(("sampling", "how"), CASES.values(), ids=CASES)
-def test_outputs_follow_the_targets_distribution(sampling: SamplingParams, how: str) -> None:
+def test_outputs_follow_the_targets_distribution(sampling: SamplingParams, how: str, seeds: range) -> None:
     outputs = []
-    for seed in SEEDS:
+    for seed in seeds:
         seeded = replace(sampling, seed=seed)
         drafts = {
             "sampled": seeded,
