@@ -27,7 +27,7 @@ Watcher = Callable[[int, str], None]
 def small_world(folder: Path) -> World:
     """Deterministic: the same folder-independent history every time."""
     quick = {"tokens": 5, "acceptance": 0.7}
-    world = World(folder, seed=5, routers=1, requests_per_second=6.0)
+    world = World(folder, seed=5, routers=1, requests_per_second=6.0, step_seconds=0.5)
     world.behaviours = {"baseline": Behaviour(tokens=5), "speculative": Behaviour(itl_seconds=0.02, **quick)}
     return world
 

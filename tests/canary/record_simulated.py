@@ -24,7 +24,7 @@ def export(world: World, out: Path) -> None:
 
 def slow_after_a_retry(folder: Path) -> World:
     """A rollout with a pause, a restart, an abort and a retry, whose canary then becomes 30 % slower."""
-    world = World(folder, seed=4, requests_per_second=20)
+    world = World(folder, seed=4, requests_per_second=20, step_seconds=0.5)
     world.run(2)
     world.command("start", plan=plan(steps=STEPS, last_step="no_harm"))
     world.run(12)

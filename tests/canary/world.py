@@ -17,7 +17,6 @@ from fleet.traffic import HardTrip, Outcome, PathTally, ReplicaReport, ReportRep
 from tests.fakes import ManualClock
 
 PATHS = {"baseline": PathFacts(1, False), "speculative": PathFacts(1, True)}
-TICK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -70,6 +69,8 @@ class World:
     folder: Path
     seed: int = 0
     requests_per_second: float = 8.0
+    step_seconds: float = 1.0
+    """Between two reports of a router. The controller ticks at the first report of a step and at its end."""
     routers: int = 2
     behaviours: dict[str, Behaviour] = field(
         default_factory=lambda: {"baseline": Behaviour(), "speculative": Behaviour(itl_seconds=0.02, acceptance=0.7)}
@@ -113,8 +114,8 @@ class World:
 
     def run(self, seconds: float) -> None:
         """Serve traffic, report and tick."""
-        for _ in range(round(seconds / TICK_SECONDS)):
-            self.clock.advance(TICK_SECONDS)
+        for _ in range(round(seconds / self.step_seconds)):
+            self.clock.advance(self.step_seconds)
             self.report_replicas()
             for router in self.fleet:
                 self.serve(router)
@@ -138,7 +139,7 @@ class World:
                 )
 
     def serve(self, router: Router) -> None:
-        mean = self.requests_per_second * TICK_SECONDS / len(self.fleet)
+        mean = self.requests_per_second * self.step_seconds / len(self.fleet)
         for _ in range(int(mean) + (self.random.random() < mean % 1)):
             percent = router.split.canary_percent if self.misrouted_percent is None else self.misrouted_percent
             is_canary = router.split.canary is not None and self.random.random() * 100 < percent
