@@ -70,7 +70,7 @@ async def until_idle(worker: TargetWorker) -> None:
 
 
 async def test_speculation_changes_no_answer_and_a_step_is_one_frame(worker: TargetWorker, folder: Path) -> None:
-    requests = [*mixed_requests(), request("loops", ENDLESS)]
+    requests = [*mixed_requests(), request("loops", replace(ENDLESS, max_tokens=120))]
     ngram = SpeculativeConfig(method="ngram", prompt_lookup_min=1, adaptive=False)
     async with started(settings(folder, path="speculative", speculative=ngram)) as speculative:
         async with Router(worker) as plain, Router(speculative) as drafted:

@@ -26,7 +26,7 @@ EOS = frozenset({3})
 PROMPT = (0, 1)
 LENGTH = 3
 SEEDS = range(1000)
-SEEDS_PER_PROPOSER = range(100)
+SEEDS_PER_PROPOSER = range(40)
 
 TARGET = np.random.default_rng(1).normal(scale=1.5, size=(VOCABULARY, VOCABULARY, VOCABULARY)).astype(np.float32)
 DRAFT = TARGET + np.random.default_rng(2).normal(scale=0.7, size=TARGET.shape).astype(np.float32)
@@ -91,6 +91,19 @@ def generate(sampling: SamplingParams, propose: Propose) -> tuple[tuple[int, ...
     return tuple(output[:LENGTH]), drafted_count, accepted_count
 
 
+def alone(sampling: SamplingParams) -> list[tuple[int, ...]]:
+    """Of every seed what `generate` gives without a draft, all of them row by row in one batch."""
+    outputs: list[list[int]] = [[] for _ in SEEDS]
+    for _ in range(LENGTH):
+        draws = [
+            Draw(replace(sampling, seed=seed), 0, PROMPT, output) for seed, output in zip(SEEDS, outputs, strict=True)
+        ]
+        logits = torch.cat([rows(TARGET, [*PROMPT, *output], 1) for output in outputs])
+        for output, sample in zip(outputs, SAMPLER.sample(logits, draws), strict=True):
+            output.append(sample.token_id)
+    return [tuple(output) for output in outputs]
+
+
 def exact(sampling: SamplingParams) -> dict[tuple[int, ...], float]:
     """The probability of every output, multiplied out by the dumb twin."""
     result = {}
@@ -107,7 +120,7 @@ def exact(sampling: SamplingParams) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.parametrize("sampling", [PLAIN, TRUNCATED, ADJUSTED], ids=["plain", "truncated", "adjusted"])
 def test_outputs_follow_the_targets_distribution_and_no_proposer_changes_one(sampling: SamplingParams) -> None:
-    outputs = [generate(replace(sampling, seed=seed), PROPOSERS["none"])[0] for seed in SEEDS]
+    outputs = alone(sampling)
     for seed in SEEDS_PER_PROPOSER:
         seeded = replace(sampling, seed=seed)
         assert {name: generate(seeded, PROPOSERS[name])[0] for name in PROPOSERS} == dict.fromkeys(

@@ -96,7 +96,7 @@ def test_the_rejection_rule_changes_no_greedy_answer(
     assert sum(round_.accepted for round_ in rounds_of(rig)) > 0.1 * len(rounds_of(rig))
 
 
-@pytest.mark.parametrize("kv_tokens", [600, 150], ids=["roomy", "preempting"])
+@pytest.mark.parametrize("kv_tokens", [pytest.param(600, marks=pytest.mark.slow), 150], ids=["roomy", "preempting"])
 @pytest.mark.parametrize("tree", [None, (3, 2, 1)], ids=["chain", "tree"])
 @pytest.mark.parametrize("method", sorted(HEADS))
 def test_every_feature_gives_the_same_answer_with_every_head(
