@@ -44,11 +44,12 @@ def started(world: World, **changes) -> World:
 def served(world: World) -> dict[str, float]:
     """Requests by path, by the scrape."""
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(world.controller.metrics().decode()):
-        if family.name == "fleet_requests":
-            for sample in family.samples:
-                path = sample.labels["path"]
-                found[path] = found.get(path, 0) + sample.value
+    lines = world.controller.metrics().decode().splitlines()
+    of_requests = "\n".join(line for line in lines if "fleet_requests_total" in line)  # to parse all takes 40 ms
+    for family in text_string_to_metric_families(of_requests):
+        for sample in family.samples:
+            path = sample.labels["path"]
+            found[path] = found.get(path, 0) + sample.value
     return found
 
 
