@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import Future
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
 from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
 
@@ -59,15 +61,18 @@ async def speculation_of_an_answer(fleet: Fleet) -> dict[str, Any] | None:
     return found
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet, temperature: float) -> None:
+async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet) -> None:
     content = prompts(1)[0].turns[0]
-    options = {"temperature": temperature, "seed": 11, "max_tokens": 64}
+
+    def greedy_and_sampled(client: AsyncOpenAI, path: str) -> Future[list[str]]:
+        options = {"seed": 11, "max_tokens": 64} | on_path(path)
+        return asyncio.gather(*(stream_text(client, content, temperature=value, **options) for value in (0.0, 0.8)))
+
     wait_until(lambda: fleet.path(DRAFT)["draft"] == "healthy", seconds=90, what="a healthy draft")
     pid = fleet.path(DRAFT)["replicas"][0]["draft_pid"]
     async with fleet.client() as client:
-        wanted = await stream_text(client, content, **options, **on_path("baseline"))
-        running = asyncio.create_task(stream_text(client, content, **options, **on_path(DRAFT)))
+        wanted = await greedy_and_sampled(client, "baseline")
+        running = greedy_and_sampled(client, DRAFT)
         await asyncio.sleep(1.0)
         assert not running.done()
         kill(pid)

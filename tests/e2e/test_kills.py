@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from openai import APIError
 
+from fleet.errors import BadRequest
 from tests.e2e.harness import Fleet, kill, on_path, prompts, stream_text, wait_until
 
 STREAMS = 16
@@ -57,7 +59,8 @@ def rollout(fleet: Fleet) -> Any:
     fleet.command("start", plan=PLAN)
     wait_until(lambda: fleet.status()["split"]["canary_percent"] == 50, seconds=30, what="the canary's share")
     yield
-    fleet.run("canary", "abort", "--reason", "the test is over")
+    with suppress(BadRequest):  # where it ended by itself
+        fleet.command("abort", reason="the test is over")
 
 
 async def streams_during(fleet: Fleet, victim: int) -> list[str | APIError | Exception]:
@@ -81,6 +84,17 @@ def first_replica(fleet: Fleet, path: str) -> dict[str, Any]:
     return replica
 
 
+def assert_draft_is_back(fleet: Fleet, before: dict[str, Any]) -> None:
+    """The draft's target has a new one, which works, and has not itself been restarted for it."""
+
+    def is_another() -> bool:
+        return fleet.path("layers")["replicas"][0]["draft_pid"] not in (None, before["draft_pid"])
+
+    wait_until(is_another, seconds=60, what="a new draft process")
+    wait_until(lambda: fleet.path("layers")["draft"] == "healthy", seconds=60, what="the new draft joins")
+    assert fleet.path("layers")["replicas"][0]["pid"] == before["pid"]
+
+
 @pytest.mark.usefixtures("rollout")
 @pytest.mark.parametrize("victim", ["draft", "canary target", "stable target", "controller"])
 async def test_no_stream_notices_that_a_process_was_killed(fleet: Fleet, wanted: list[str], victim: str) -> None:
@@ -98,6 +112,8 @@ async def test_no_stream_notices_that_a_process_was_killed(fleet: Fleet, wanted:
             seconds=120,
             what=f"{count} replicas of {path}",
         )
+    if victim == "draft":
+        assert_draft_is_back(fleet, next(path for path in before["paths"] if path["path"] == "layers")["replicas"][0])
     after = fleet.status()
     if victim == "controller":
         assert after["rollout"]["id"] == before["rollout"]["id"]

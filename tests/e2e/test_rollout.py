@@ -19,8 +19,8 @@ PLAN = {
     "stable": "baseline",
     "canary": "layers",
     "steps": [
-        {"weight": 5, "bake": "12s"},
-        {"weight": 50, "bake": "12s"},
+        {"weight": 5, "bake": "8s"},
+        {"weight": 50, "bake": "8s"},
         {"weight": 100, "bake": "4s"},
     ],
     "window": "2s",
