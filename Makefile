@@ -28,9 +28,10 @@ down: setup  ## stop a fleet that runs in another terminal
 	$(BIN)/fleet down
 
 # Two test processes share the cores, so each gets one thread. Their journals wait for the disk at every commit, as
-# journals must; where memory is a file system with room, it is their disk.
+# journals must; where memory is a file system with room, it is their disk. Work is stolen rather than dealt out, so
+# that the tests of a module mostly stay together and what they share is made once.
 MEMORY     = $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 2>/dev/null && echo /dev/shm)
-UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2
+UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Other projects' load and evaluation tools disagree about their libraries, so each lives alone.
 TOOLS     := .tools

@@ -8,6 +8,7 @@ what a step asks for).
 from __future__ import annotations
 
 import functools
+import gc
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -187,6 +188,17 @@ class Explored:
         return found
 
 
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """For work that keeps all it makes: a collector that looks for what may go took a quarter of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@no_garbage()
 def explore(raw_plan: dict[str, Any]) -> Explored:
     """Try every event in every situation that can be reached."""
     first = begin(RolloutStarted(0.0, "speculative-1", raw_plan))
