@@ -85,7 +85,7 @@ def surprise(counts: Counter[tuple[int, ...]], sampling: SamplingParams) -> floa
 
 @pytest.mark.parametrize(
     ("sampling", "draft_ahead"),
-    [(PLAIN, False), (TRUNCATED, False), (ADJUSTED, True)],
+    [(PLAIN, False), (TRUNCATED, False), pytest.param(ADJUSTED, True, marks=pytest.mark.slow)],
     ids=["plain", "truncated", "adjusted-ahead"],
 )
 def test_answers_follow_the_targets_distribution(sampling: SamplingParams, draft_ahead: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from router.openai_schema import _UNSUPPORTED, ChatBody, CompletionBody
 from tests.router.served import Router
 
 PATIENCE_SECONDS = 60.0
-EXAMPLES = 150
+FEW, MANY = 50, 150
 
 garbage = st.recursive(
     st.none()
@@ -116,9 +117,7 @@ def assert_refused_well(answer: httpx.Response) -> None:
     assert isinstance(answer.json()["error"]["message"], str)
 
 
-@settings(max_examples=EXAMPLES)
-@given(request=requests(), headers=headers)
-def test_every_body_is_answered_or_refused(
+def assert_answered_or_refused(
     make_router: Callable[..., Router], request: tuple[str, dict[str, Any]], headers: dict[str, bytes]
 ) -> None:
     path, body = request
@@ -131,6 +130,16 @@ def test_every_body_is_answered_or_refused(
         assert answer.text.endswith("data: [DONE]\n\n")
     else:
         assert "error" not in answer.json()
+
+
+@pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_every_body_is_answered_or_refused(make_router: Callable[..., Router], examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(request=requests(), headers=headers)
+    def of_any(request: tuple[str, dict[str, Any]], headers: dict[str, bytes]) -> None:
+        assert_answered_or_refused(make_router, request, headers)
+
+    of_any()
 
 
 @settings(max_examples=50)

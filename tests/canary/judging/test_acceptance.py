@@ -82,7 +82,7 @@ def drafted(source: np.random.Generator, mean: float, count: int) -> Window:
     return window(PathTally(acceptance_by=kinds))
 
 
-@pytest.mark.parametrize("limit", ["2%", "5%"])
+@pytest.mark.parametrize("limit", [pytest.param("2%", marks=pytest.mark.slow), "5%"])
 def test_a_canary_at_the_very_limit_of_what_it_learned_is_seldom_taken_back(limit):
     """Both kinds of requests fall to their floors as soon as their references are settled, and stay there."""
     chosen = read_plan(plan(guardrails={"acceptance": {**LIMIT, "max_decrease": limit}}, alpha=0.2))

@@ -40,7 +40,7 @@ def requests(source, mean: float, count: int) -> list[tuple[float, int]]:
     return [(float(value), 1) for value in np.clip(source.normal(mean, 0.15, count), 0.0, 1.0)]
 
 
-@pytest.mark.parametrize("rounds", [40, 1000])
+@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_at_the_very_floor_the_chance_of_any_false_alarm_is_bounded_however_long_one_watches(rounds):
     """Fair coins as values: no stream at the floor gives the bets more to win. Stakes of 1 alarm in every long run."""
     source, runs, alpha, floor = np.random.default_rng(2), 100, 0.05, 0.5

@@ -49,7 +49,9 @@ def die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetricsLog, "write", deadly)
 
 
-@pytest.mark.parametrize("kind", ["draft_model", "eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize(
+    "kind", ["eagle3", "medusa", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("draft_model", "eagle"))]
+)
 def test_a_resumed_training_gives_the_very_same_weights_and_log(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

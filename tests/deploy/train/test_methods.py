@@ -123,7 +123,9 @@ def test_the_published_file_is_read_back_as_the_same_network(kind: str, tmp_path
     assert torch.equal(reread.losses(batch, noise.manual_seed(0)).total, kept)
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "eagle3" else kind for kind in METHODS]
+)
 def test_a_tiny_corpus_is_learnt_by_heart(kind: str, tmp_path: Path) -> None:
     settings, method = method_of(kind, tmp_path, evaluate_every=1000, checkpoint_every=1000)
     lesson = lesson_of(settings, method)
