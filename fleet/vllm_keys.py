@@ -31,7 +31,7 @@ FOREIGN_KEYS: Mapping[str, ForeignKey] = {
     "draft_tensor_parallel_size": ForeignKey(_ONE_DEVICE, (None, 1)),
     "dspark_draft_topk": ForeignKey("the method dspark is not offered"),
     "enable_adaptive_verification": ForeignKey("'adaptive: true' chooses how much is drafted and verified", _OFF),
-    "enforce_eager": ForeignKey("no graphs are captured; leave it out", (None, True)),
+    "enforce_eager": ForeignKey("set it in the 'engine' section, for target and draft alike", (None, False)),
     "index_share_for_mtp_iteration": ForeignKey("the method mtp is not offered"),
     "kv_cache_dtype": ForeignKey("caches have the dtype of the 'model' section", (None, "auto")),
     "moe_backend": ForeignKey("models with experts are not offered"),

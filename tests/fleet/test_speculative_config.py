@@ -52,13 +52,19 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> 
 
 
 def test_a_key_of_vllms_that_is_not_taken_is_refused_with_what_serves_instead() -> None:
-    settings = {"method": "ngram", "draft_tensor_parallel_size": 2, "disable_by_batch_size": 32, "enforce_eager": True}
+    settings = {"method": "ngram", "draft_tensor_parallel_size": 2, "disable_by_batch_size": 32}
     with pytest.raises(ValidationError) as refused:
         SpeculativeConfig.model_validate(settings)
     assert problems_in(refused.value) == [
         "config: draft_tensor_parallel_size: a draft runs on one device; leave it out; "
         "disable_by_batch_size: 'adaptive: true' stops drafting at every load where it does not pay"
     ]
+
+
+def test_graphs_are_for_target_and_draft_alike() -> None:
+    SpeculativeConfig.model_validate({"method": "ngram", "enforce_eager": False})
+    with pytest.raises(ValidationError, match="set it in the 'engine' section"):
+        SpeculativeConfig.model_validate({"method": "ngram", "enforce_eager": True})
 
 
 def test_the_documented_table_names_every_key_that_is_taken_and_every_one_that_is_not() -> None:
