@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from deploy.evidence.bootstrap import MIN_ROUNDS, RESAMPLES, PairedEffect, holm, holm_level
 from deploy.evidence.cell_evidence import CellEvidence
@@ -44,7 +45,8 @@ class Claims:
     """0 in an open loop, where a keep claims nothing of it."""
     slower: float
     ttft_worse: float
-    throughput_worse: float
+    throughput_worse: float | None
+    """None where throughput is not judged, so that no claim about it takes from the others' levels."""
     more_bad: float | None
     """None where the arms did not differ in any round, so that there is nothing to be tested; so is the next."""
     more_degenerate: float | None
@@ -55,8 +57,8 @@ class Claims:
         return max(self.faster, self.ttft_holds, self.throughput_holds)
 
     @property
-    def worse(self) -> tuple[float, float, float]:
-        return self.slower, self.ttft_worse, self.throughput_worse
+    def worse(self) -> tuple[float, ...]:
+        return tuple(p for p in (self.slower, self.ttft_worse, self.throughput_worse) if p is not None)
 
     @property
     def harm(self) -> tuple[float, ...]:
@@ -71,7 +73,7 @@ class Claims:
             throughput_holds=0.0 if cell.throughput is None else _above(effects.throughput, least),
             slower=_below(effects.objective, 0.0),
             ttft_worse=_below(effects.ttft_room, 0.0),
-            throughput_worse=_below(effects.throughput, least),
+            throughput_worse=None if cell.throughput is None else _below(effects.throughput, least),
             more_bad=sign_flip_p(cell.bad.differences) if any(cell.bad.differences) else None,
             more_degenerate=sign_flip_p(cell.degenerate.differences) if any(cell.degenerate.differences) else None,
         )
@@ -104,8 +106,11 @@ def resamples_for(cells: int, alpha: float) -> int:
 def corrected(claims: Sequence[Claims]) -> list[tuple[float, float]]:
     """Of each cell the p-values of a keep and of "slower", corrected for all claims: to be held against alpha."""
     keeps = holm([item.keep for item in claims])
-    losses = holm([p for item in claims for p in item.worse])
-    slower = losses[::3]  # the first of the three of each cell
+    losses = iter(holm([p for item in claims for p in item.worse]))
+    slower = []
+    for item in claims:
+        first, *_ = islice(losses, len(item.worse))
+        slower.append(first)
     return [
         (min(1.0, keep / KEEP_SHARE), min(1.0, loss / WORSE_SHARE)) for keep, loss in zip(keeps, slower, strict=True)
     ]

@@ -40,7 +40,7 @@ def _guards(
     cell: CellEvidence, effects: Effects, claims: Claims, levels: Levels, rules: JudgeConfig
 ) -> Iterator[Guard]:
     yield Guard("TTFT", _limit_state(claims.ttft_holds, claims.ttft_worse, levels), _ttft_text(effects))
-    if cell.throughput is not None:
+    if claims.throughput_worse is not None:
         state = _limit_state(claims.throughput_holds, claims.throughput_worse, levels)
         yield Guard("throughput", state, _throughput_text(effects))
     yield _rare("errors", cell.bad, rules.max_error_increase, _is_claimed(claims.more_bad, levels))

@@ -160,6 +160,26 @@ def test_what_is_not_known_of_the_first_token_is_not_shown_to_be_harmless() -> N
     assert "not shown to be harmless: TTFT: too few rounds" in verdict.reason
 
 
+def test_what_is_not_judged_of_one_cell_takes_no_power_from_the_claims_about_others() -> None:
+    """Two claims of worse speed in an open loop, three in a closed one: Holm's factor is their number."""
+    slower = gains(0.97, 0.02)
+    alone, beside_open, beside_closed = (
+        judge_cells([cell(objective=slower, throughput=None), *others], RULES, seed=0)[0].p_worse
+        for others in ([], [cell(throughput=None)], [cell()])
+    )
+    assert alone is not None
+    assert beside_open == pytest.approx(alone * 4 / 2)
+    assert beside_closed == pytest.approx(alone * 5 / 2)
+
+
+def test_each_cell_is_given_its_own_corrected_p_value() -> None:
+    worse = [gains(0.95, 0.02), gains(0.98, 0.03), gains(1.0, 0.02)]
+    evidence = [cell(objective=worse[0], throughput=None), cell(objective=worse[1]), cell(objective=worse[2])]
+    together = judge_cells(evidence, RULES, seed=0)
+    turned = judge_cells(evidence[::-1], RULES, seed=0)
+    assert [verdict.p_worse for verdict in together] == [verdict.p_worse for verdict in turned[::-1]]
+
+
 def test_a_verdict_before_the_last_round_is_provisional() -> None:
     kept, dropped = only(cell()), only(cell(objective=gains(0.9)))
     for verdict, word in ((kept, "keep, faster"), (dropped, "drop, slower")):
