@@ -291,7 +291,7 @@ def test_set_weight_pauses_and_resume_returns_to_the_plan():
     assert after(rollout, OperatorResumed(9.0)).weight == 5.0
 
 
-def test_promotion_past_missing_evidence_has_graphs():
+def test_promotion_past_missing_evidence_is_recorded():
     rollout = after(baking(), OperatorPromoted(3.0, full=False))
     assert (rollout.state, rollout.step, rollout.weight) == (State.BAKING, 1, 50.0)
     assert "promoted by the operator in spite of insufficient" in rollout.reason

@@ -258,7 +258,7 @@ async def test_an_open_loop_measures_from_the_moment_a_request_was_due() -> None
         (httpx.Response(200, text=""), Outcome.TRUNCATED, None),
     ],
 )
-async def test_a_request_that_goes_wrong_has_graphs_and_ends_its_conversation(
+async def test_a_request_that_goes_wrong_is_recorded_and_ends_its_conversation(
     response: httpx.Response, outcome: Outcome, message: str | None
 ) -> None:
     result, asked = await drive(plan(prompts=PROMPTS[1:], concurrency=1, requests=2), lambda *_: response)
