@@ -12,7 +12,7 @@ from tests.tiny_models import tiny_model_folder
 
 
 @pytest.mark.parametrize("engine", [EngineConfig(), EngineConfig(enforce_eager=True)])
-def test_nothing_has_graphs_on_a_cpu(engine: EngineConfig) -> None:
+def test_nothing_is_recorded_on_a_cpu(engine: EngineConfig) -> None:
     assert step_recorder("cpu", engine) is None
 
 
