@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canary.drift import psi
+from canary.plan import read_plan
 from deploy.evidence.capture.reservoir import CapturedRequest, Reservoirs
 from deploy.evidence.config import MatrixConfig, parse_matrix
 from deploy.evidence.matrix import Block, Condition, Inputs, LoadLevel, arms, lay_out, levels, schedule
@@ -169,10 +170,26 @@ def test_a_rate_alone_asks_for_no_closed_loop_and_nothing_asks_to_find_it() -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "fleet"), [("matrix.yaml", "fleet.yaml"), ("proposers-matrix.yaml", "proposers.yaml")]
+    ("name", "fleet", "loads"),
+    [
+        ("matrix.yaml", "fleet.yaml", 3),
+        ("proposers-matrix.yaml", "proposers.yaml", 3),
+        ("copying-matrix.yaml", "proposers.yaml", 1),
+    ],
 )
-def test_the_shipped_matrices_are_valid_and_name_paths_of_their_fleets(name: str, fleet: str) -> None:
+def test_the_shipped_matrices_are_valid_and_name_paths_of_their_fleets(name: str, fleet: str, loads: int) -> None:
     file = MANIFESTS / name
     config = parse_matrix(load_yaml(file), str(file))
     assert {config.baseline, *config.candidates} <= set(load_yaml(MANIFESTS / fleet)["paths"])
-    assert len(levels(config)) == 3
+    assert len(levels(config)) == loads
+
+
+def test_the_copying_prompts_are_there_and_the_plan_that_rests_on_them_is_valid() -> None:
+    config = parse_matrix(load_yaml(MANIFESTS / "copying-matrix.yaml"), "copying-matrix.yaml")
+    assert config.workload.prompts is not None
+    assert len(load_samples(MANIFESTS.parents[1] / config.workload.prompts).items) == 33
+    values = {**load_yaml(MANIFESTS / "copying-plan.yaml")}
+    assert values.pop("speculate") == "where_it_wins"
+    assert (MANIFESTS / values.pop("evidence")).resolve() == (MANIFESTS / "../../copying").resolve()
+    plan = read_plan(values)
+    assert (plan.stable, plan.canary) == (config.baseline, *config.candidates)
