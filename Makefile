@@ -69,6 +69,9 @@ check: setup  ## static: lint, format, types, import contracts, generated files
 docs: setup  ## regenerate every generated file: gRPC code, manifests, the rollout diagram
 	$(BIN)/python -m deploy.generated
 
+# As `fleet up` has it for Ray's processes: weights in huge pages.
+bench-%: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
+
 bench-engine: setup  ## speed of the engine alone, beside transformers (and vLLM: VLLM_PYTHON=…)
 	$(BIN)/python -m deploy.bench.engine_speed --into docs/benchmarks.md
 

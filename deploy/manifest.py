@@ -33,6 +33,7 @@ HAPROXY_BALANCE = ("leastconn", *http_error_lines())
 # TIMEOUT_CLIENT is for clients that do not send what they still owe, or do not read; waiting for tokens is neither.
 # HARD_STOP keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
 # Ray starts workers at nice 15, behind every other process of the machine; what serves users must not be.
+# glibc asks for huge pages: a step on a CPU reads all weights, and does so a tenth faster or more through few pages.
 RAY_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -42,6 +43,7 @@ RAY_ENVIRONMENT = {
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "120",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",
     "RAY_worker_niceness": "0",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 
 _HEADER = """\

@@ -181,7 +181,8 @@ def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)
         raise ConfigError(f"there is no state {unknown[0]} to tap: the model has {config.num_hidden_layers} layers")
     target = torch.device(device)
     with torch.inference_mode(), allocation_failures():
-        with Checkpoint(folder, compute_dtype(dtype, target), target, lender) as checkpoint:
+        wanted: torch.dtype = getattr(torch, dtype)
+        with Checkpoint(folder, compute_dtype(dtype, target), target, lender, wanted) as checkpoint:
             decoder = Decoder(config, load_weights(checkpoint, config), taps)
         return DecoderModel(decoder, kv_tokens=kv_tokens, max_model_len=limit, recorder=recorder)
 

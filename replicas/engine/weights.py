@@ -59,10 +59,18 @@ class DecoderWeights:
 class Checkpoint:
     """The tensors in a folder's safetensors files, in one dtype on one device. A context manager."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, lender: Path | None = None) -> None:
-        """`lender`: the folder whose embedding and head are used."""
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device,
+        lender: Path | None = None,
+        rounded_to: torch.dtype | None = None,
+    ) -> None:
+        """`lender`: the folder whose embedding and head are used. Values that `rounded_to` does not have are rounded."""
         self._folder = folder
         self._lender = lender
+        self._rounded_to = rounded_to or dtype
         self._dtype = dtype
         self._device = device
         self._open = ExitStack()
@@ -99,7 +107,8 @@ class Checkpoint:
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """The tensor of a name that `require` has found."""
         stored: Tensor = self._files[name].get_tensor(name)
-        return stored.to(device=self._device, dtype=dtype or self._dtype)
+        rounded = stored.to(self._rounded_to) if dtype is None else stored
+        return rounded.to(device=self._device, dtype=dtype or self._dtype)
 
     def _tensors(self, folder: Path) -> dict[str, Any]:
         """Open a folder's files; the file of each tensor by name."""
