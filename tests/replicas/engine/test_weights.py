@@ -16,8 +16,8 @@ from tests.tiny_models import SIZES, tiny_model_folder
 TOKENS = tuple(range(20, 30))
 
 
-def logits(folder: Path) -> Tensor:
-    model = load_model(folder, dtype="float32", device="cpu", kv_tokens=64)
+def logits(folder: Path, dtype: str = "float32") -> Tensor:
+    model = load_model(folder, dtype=dtype, device="cpu", kv_tokens=64)
     return model.forward([Segment(0, 0, TOKENS, len(TOKENS))]).logits
 
 
@@ -44,6 +44,13 @@ def test_weights_of_any_width_compute_as_their_values(tmp_path: Path, stored: to
     rewrite(narrow, lambda tensors: tensors.update({name: each.to(stored) for name, each in tensors.items()}))
     rewrite(wide, lambda tensors: tensors.update({name: each.to(stored).float() for name, each in tensors.items()}))
     assert torch.equal(logits(narrow), logits(wide))
+
+
+def test_in_bfloat16_weights_are_rounded_to_it_wherever_the_model_computes(tmp_path: Path) -> None:
+    wide, rounded = tiny_model_folder(tmp_path / "wide"), tiny_model_folder(tmp_path / "rounded")
+    rewrite(rounded, lambda tensors: tensors.update({name: each.bfloat16() for name, each in tensors.items()}))
+    assert not torch.equal(logits(wide), logits(rounded))
+    assert torch.equal(logits(wide, "bfloat16"), logits(rounded, "bfloat16"))
 
 
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
