@@ -250,7 +250,7 @@ class Controller:
         self.tick()
         number = len(self._journal.chronicle.rollout_ids()) + 1
         started = self._desk.start(RolloutStarted(self._desk.now(), f"{raw['canary']}-{number}", raw))
-        self._view.forget_losses(started.plan.canary)
+        self._view.forget_losses(started.plan.canary, self._desk.now())
         self.tick()
         answer = self._moved(f"rollout '{started.id}' started", warnings)
         answer["outlook"] = self._outlook(arguments)
@@ -265,7 +265,7 @@ class Controller:
             raise NotFound(f"there is no rollout to {event.verb}; start one")
         if isinstance(event, OperatorRetried):
             self._refuse_unfit(rollout.plan)
-            self._view.forget_losses(rollout.plan.canary)
+            self._view.forget_losses(rollout.plan.canary, event.at)
         self._desk.apply(event)
         self._desk.commit()
         return self._moved(commands.confirmation(event, self._desk.rollout or rollout))

@@ -63,6 +63,8 @@ class FleetView:
     unwitnessed: list[Seen] = field(default_factory=list)
     """Those of which nobody on the same machine has been heard since they were missed: when that was, with their last
     words."""
+    forgotten: dict[str, float] = field(default_factory=dict)
+    """Path -> when its losses were last forgotten; whoever was not heard since had gone before."""
 
     def replica_reported(self, report: ReplicaReport, now: float) -> News:
         """Take in a report; the news hold a trip if the replica ran out of memory since its last."""
@@ -106,18 +108,19 @@ class FleetView:
         for replica_id in [key for key, seen in self.replicas.items() if now - seen.at > STALE_SECONDS]:
             gone = self.replicas.pop(replica_id)
             path = gone.report.path
-            if path in self.paths and self.ready(path) < self.paths[path].replicas:
+            went_since = gone.at >= self.forgotten.get(path, gone.at)
+            if went_since and path in self.paths and self.ready(path) < self.paths[path].replicas:
                 self.losses.append((now, path, replica_id))
                 self.unwitnessed += [Seen(gone.report, now)] if gone.report.oom_scope else []
         while self.losses and now - self.losses[0][0] > CRASH_LOOP_SECONDS:
             self.losses.popleft()
-        return [*self._killed(now), *(trip for path in self.paths for trip in self._loop(path))]
+        return [*self._killed(now), *(trip for path in self.paths for trip in self._loop(path, now))]
 
-    def _loop(self, path: str) -> list[HardTrip]:
+    def _loop(self, path: str, now: float) -> list[HardTrip]:
         lost = sorted({replica for _, of, replica in self.losses if of == path})
         if len(lost) < CRASH_LOOP_REPLICAS:
             return []
-        self.forget_losses(path)
+        self.forget_losses(path, now)
         detail = f"{len(lost)} replicas lost within {CRASH_LOOP_SECONDS:g} s: {', '.join(lost)}"
         return [HardTrip(path, HardTripKind.CRASH_LOOP, detail)]
 
@@ -143,8 +146,11 @@ class FleetView:
         counts = [report.oom_kills for report in there if report.oom_scope == gone.report.oom_scope]
         return max(counts) - gone.report.oom_kills if counts else None
 
-    def forget_losses(self, path: str) -> None:
+    def forget_losses(self, path: str, now: float) -> None:
+        """Whatever it lost so far, missed already or not, counts against nothing from now on."""
+        self.forgotten[path] = now
         self.losses = deque(loss for loss in self.losses if loss[1] != path)
+        self.unwitnessed = [gone for gone in self.unwitnessed if gone.report.path != path]
 
     def of(self, path: str) -> list[Seen]:
         """The path's living replicas, by id."""

@@ -312,6 +312,22 @@ def test_a_rollout_can_be_retried_only_while_the_fleet_still_fits_it(world):
         world.command("retry")
 
 
+@pytest.mark.parametrize("missed_for", [8, 2], ids=["missed", "not missed yet"])
+def test_a_kill_of_which_the_next_attempt_hears_was_the_last_attempts(world, missed_for):
+    """The replica's machine is silent until somebody comes in its place, and that is after the retry."""
+    started(world)
+    del world.replicas["speculative"]
+    world.controller.replica_report(replica("speculative", "a", oom_scope="host"))
+    world.run(missed_for)
+    world.command("abort", reason="a replica went")
+    world.command("retry")
+    world.run(8)
+    world.controller.replica_report(replica("speculative", "b", oom_scope="host", oom_kills=1))
+    world.controller.tick()
+    assert world.rollout["attempt"] == 2
+    assert world.rollout["state"] in ("preparing", "baking"), world.rollout["reason"]
+
+
 def test_list_names_every_rollout_and_how_it_ended(world):
     started(world).run(5)
     world.command("abort", reason="enough", by="ann")
