@@ -88,7 +88,12 @@ STORIES: Mapping[str, Story] = {
         ignores="nothing",
         acts="the rollout holds, and goes back after on_no_data.hold if only the canary is silent",
     ),
-    "oom": Story("has a canary replica run out of memory?", "a failed allocation", _NONE, "replicas of other paths"),
+    "oom": Story(
+        "has a canary replica run out of memory, or been killed for want of it?",
+        "a failed allocation, or a loss while the kernel killed there",
+        _NONE,
+        "replicas of other paths",
+    ),
     "crash_loop": Story(
         "have three canary replicas been lost within 120 s?", "a lost replica", _NONE, "replicas that were retired"
     ),
