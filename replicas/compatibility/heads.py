@@ -89,6 +89,7 @@ def _compare_eagle(target: StoredModel, head: HeadFiles, use: HeadUse) -> Iterat
     if head.kind is Kind.EAGLE3:
         yield _draft_vocabulary(target, head)
         yield _taps(target, config, use)
+        yield from _variant(config)
     yield _tensors(head, _expected(target, head))
     yield _layers(config)
     yield _context(target, config)
@@ -134,6 +135,14 @@ def _taps(target: StoredModel, config: StoredHead, use: HeadUse) -> Finding:
     problem = f"a target of {layers} layers does not have the states entering layers {shown}"
     remedy = f"set eagle_aux_layers: entering, or {OTHER_TARGET}" if use.taps_outputs else OTHER_TARGET
     return Finding("tapped layers", f"{layers} layers", shown, problem=problem, remedy=remedy)
+
+
+def _variant(config: StoredHead) -> Iterator[Finding]:
+    """Only where it is another network than the one that is supported."""
+    if config.unsupported_flags:
+        asked = ", ".join(config.unsupported_flags)
+        problem = f"its config asks for {asked}, which is not supported"
+        yield Finding("network", "", asked, problem=problem, remedy="take a head that was trained without")
 
 
 def _expected(target: StoredModel, head: HeadFiles) -> dict[str, Shape]:

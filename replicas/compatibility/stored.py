@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from fleet.config import explain
 from fleet.errors import ConfigError
+from replicas.heads.variants import unsupported_flags
 
 PICKLED = (".bin", ".pt", ".pth")
 Shape = tuple[int, ...]
@@ -76,6 +77,7 @@ class StoredHead(BaseModel):
     speculators_model_type: str | None = None
     base_model_name_or_path: str | None = None
     speculators_config: SpeculatorsConfig | None = None
+    unsupported_flags: tuple[str, ...] = Field((), description="What an EAGLE-3 config asks for in vain.")
 
     @property
     def made_for(self) -> str | None:
@@ -113,7 +115,7 @@ def read_head(folder: Path) -> StoredHead:
     values = read_config(folder)
     layer = values.get("transformer_layer_config")
     merged = values | (layer if isinstance(layer, dict) else {})
-    return _validated(StoredHead, merged, folder)
+    return _validated(StoredHead, {**merged, "unsupported_flags": unsupported_flags(values)}, folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from replicas.heads.checkpoint import Checkpoint, Norm
 from replicas.heads.eagle import own_embedding
 from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
 from replicas.heads.target import Shared
+from replicas.heads.variants import unsupported_flags
 
 AUXILIARY = "eagle_aux_hidden_state_layer_ids"
 
@@ -55,6 +56,8 @@ class Eagle3Head:
 
         Raises ConfigError where the file does not fit its config or the target.
         """
+        if flags := unsupported_flags(checkpoint.config):
+            raise ConfigError(f"{checkpoint.name}/config.json asks for {', '.join(flags)}, which is not supported")
         own = checkpoint.config.get("transformer_layer_config")
         self.config: LayerConfig = layer_config(checkpoint.name, own or checkpoint.config)
         hidden = self.config.hidden_size

@@ -60,6 +60,17 @@ def eagle3(prefix: str = "midlayer") -> Shapes:
 
 
 EAGLE3_CONFIG: dict[str, Any] = CONFIG | {"draft_vocab_size": DRAFTED}
+EAGLE_CONFIG: dict[str, Any] = {
+    "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "next_layer_regular": True,
+    "parallel_draft_step": 1,
+    "parallel_draft_heads_num_layers": 1,
+}
+"""The section as NVIDIA's exporter writes it."""
 SPECULATORS_CONFIG: dict[str, Any] = {
     "architectures": ["Eagle3DraftModel"],
     "speculators_model_type": "eagle3",

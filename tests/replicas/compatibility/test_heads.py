@@ -117,6 +117,32 @@ def test_a_head_for_another_target_is_refused(
         raise ConfigError(found.problem)
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("use_aux_hidden_state", False),
+        ("use_input_layernorm_in_first_layer", False),
+        ("use_last_layernorm", False),
+        ("use_mtp_layernorm", True),
+        ("parallel_draft_step", 2),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_a_network_that_is_not_the_papers_is_refused_by_the_flag_that_asks_for_it(
+    tmp_path: Path, flag: str, value: bool | int, is_nested: bool
+) -> None:
+    config = p.EAGLE3_CONFIG | ({"eagle_config": {flag: value}} if is_nested else {flag: value})
+    folder = p.write_head(tmp_path / "head", p.eagle3(), config)
+    problem = f"its config asks for {flag}: {str(value).lower()}, which is not supported"
+    assert refused(compare(folder)) == {"network": problem}
+
+
+@pytest.mark.parametrize("eagle_config", [p.EAGLE_CONFIG, dict.fromkeys(p.EAGLE_CONFIG), None])
+def test_flags_as_they_are_published_ask_for_nothing_else(tmp_path: Path, eagle_config: dict[str, Any] | None) -> None:
+    folder = p.write_head(tmp_path / "head", p.eagle3(), p.EAGLE3_CONFIG | {"eagle_config": eagle_config})
+    assert refused(compare(folder)) == {}
+
+
 def test_layer_ids_are_read_as_they_will_be_at_load(tmp_path: Path) -> None:
     """The state entering the first layer is the embedding; the last layer's output is there as well."""
 

@@ -38,6 +38,10 @@ WRONG: dict[str, tuple[Callable[[], Files], str]] = {
     "map out of range": (lambda: offset(eagle3(), 11, 60), "'d2t' does not lead to 12 tokens below 60"),
     "map of absolute ids": (lambda: offset(eagle3(), 1, 2), "'d2t' does not lead to 12 tokens below 60"),
     "layer ids": (lambda: speculators(eagle_aux_hidden_state_layer_ids="all"), "must be a list of layer numbers"),
+    "other network": (
+        lambda: eagle3(eagle_config={"use_last_layernorm": False, "parallel_draft_step": 2}),
+        "asks for use_last_layernorm: false, parallel_draft_step: 2, which is not supported",
+    ),
 }
 
 
