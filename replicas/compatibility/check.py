@@ -17,7 +17,6 @@ from replicas.compatibility.stored import limited, read_config, read_head, read_
 from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.model_store import resolve_head, resolve_model
 
-"""Methods without a model."""
 SUPPORTED_SPECULATORS = (None, "eagle3")
 
 
