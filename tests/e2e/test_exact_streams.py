@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from asyncio import Future
+from asyncio import Task
 from typing import Any
 
 import pytest
@@ -64,19 +64,20 @@ async def speculation_of_an_answer(fleet: Fleet) -> dict[str, Any] | None:
 async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet) -> None:
     content = prompts(1)[0].turns[0]
 
-    def greedy_and_sampled(client: AsyncOpenAI, path: str) -> Future[list[str]]:
+    def greedy_and_sampled(client: AsyncOpenAI, path: str) -> list[Task[str]]:
         options = {"seed": 11, "max_tokens": 64} | on_path(path)
-        return asyncio.gather(*(stream_text(client, content, temperature=value, **options) for value in (0.0, 0.8)))
+        answers = (stream_text(client, content, temperature=value, **options) for value in (0.0, 0.8))
+        return [asyncio.create_task(answer) for answer in answers]
 
     wait_until(lambda: fleet.path(DRAFT)["draft"] == "healthy", seconds=90, what="a healthy draft")
     pid = fleet.path(DRAFT)["replicas"][0]["draft_pid"]
     async with fleet.client() as client:
-        wanted = await greedy_and_sampled(client, "baseline")
+        wanted = await asyncio.gather(*greedy_and_sampled(client, "baseline"))
         running = greedy_and_sampled(client, DRAFT)
         await asyncio.sleep(1.0)
-        assert not running.done()
+        assert not any(stream.done() for stream in running), "the draft must die in the middle of both"
         kill(pid)
-        assert await running == wanted
+        assert await asyncio.gather(*running) == wanted
     wait_until(
         lambda: (
             fleet.path(DRAFT)["replicas"][0]["draft_pid"] not in (None, pid) and fleet.path(DRAFT)["draft"] == "healthy"
