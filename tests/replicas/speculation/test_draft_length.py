@@ -147,12 +147,13 @@ def test_a_useless_proposer_is_asked_only_to_see_whether_it_got_better() -> None
     ],
     ids=["slow", "slow to resume", "like a process of its own", "every row counts", "cheap"],
 )
+@pytest.mark.parametrize("steps", [1000, pytest.param(2500, marks=pytest.mark.slow)])
 def test_what_a_proposer_costs_beyond_what_it_brings_is_hardly_felt(
-    target: Line, draft: Line, catch_up_seconds: float, sequences: int, acceptance: float
+    target: Line, draft: Line, catch_up_seconds: float, sequences: int, acceptance: float, steps: int
 ) -> None:
     serving = Serving(target, draft, sequences, catch_up_seconds)
     serving.run(100, acceptance)
-    assert serving.speed_up(1000, acceptance) >= 0.97
+    assert serving.speed_up(steps, acceptance) >= 0.97
 
 
 def test_a_perfect_proposer_is_asked_for_all_it_may_draft() -> None:
