@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 import ray
@@ -14,14 +14,30 @@ from ray.serve.exceptions import RayServeException
 
 from deploy.draft_keeper import DraftKeeper, with_draft
 from deploy.manifest import CONTROLLER_APP, CONTROLLER_DEPLOYMENT
-from deploy.oom_kills import find_counter
+from deploy.oom_kills import OomCounter, find_counter
 from deploy.serve_args import PathArgs
 from fleet.errors import ReplicaLost
+from fleet.traffic import ReplicaReport
 
 REPORT_SECONDS = 1.0
 ARRIVAL_SECONDS = 10.0
 
 logger = logging.getLogger("ray.serve")
+
+
+def completed(
+    report: ReplicaReport, parts: Mapping[str, str], draft: DraftKeeper | None, counter: OomCounter | None
+) -> ReplicaReport:
+    """The worker's report with what it cannot know itself: its draft's process, the kernel's kills, the fingerprint.
+
+    `parts` are those of the fingerprint without the draft's machine.
+    """
+    if draft is not None:
+        report = replace(report, draft_pid=draft.pid, out_of_memory=report.out_of_memory + draft.killed)
+        parts = with_draft(parts, draft.hardware)
+    if counter is not None:
+        report = replace(report, oom_scope=counter.scope, oom_kills=counter.read())
+    return replace(report, fingerprint=tuple(parts.items()))
 
 
 class PathReplica:
@@ -87,15 +103,10 @@ class PathReplica:
         """Tell the controller every second how this replica is; a controller that is away misses some news."""
         handle = serve.get_deployment_handle(CONTROLLER_DEPLOYMENT, CONTROLLER_APP, _check_exists=False)
         while True:
-            report, parts = self._worker.report(self._replica_id), self._fingerprint
+            report = self._worker.report(self._replica_id)
             if self._draft is not None:
                 self._draft.observe(report.draft)
-                out_of_memory = report.out_of_memory + self._draft.killed
-                report = replace(report, draft_pid=self._draft.pid, out_of_memory=out_of_memory)
-                parts = with_draft(parts, self._draft.hardware)
-            report = replace(report, fingerprint=tuple(parts.items()))
-            if (counter := self._oom_counter) is not None:
-                report = replace(report, oom_scope=counter.scope, oom_kills=counter.read())
+            report = completed(report, self._fingerprint, self._draft, self._oom_counter)
             try:
                 async with asyncio.timeout(2 * REPORT_SECONDS):
                     await handle.replica_report.remote(report)
