@@ -53,7 +53,7 @@ class SessionCounters:
     """What happened on the way to drafts and back since the start; `fleet/metrics.py` says the same to users."""
 
     rounds: int = 0
-    """Rounds in which at least one proposal was waited for."""
+    """Rounds of single sequences whose proposal arrived in time or was late."""
     late: int = 0
     """Proposals that were waited for in vain."""
     stale: int = 0
@@ -313,7 +313,7 @@ class TargetSession:
             self._advance_breaker(BreakerEvent.ROUND_LATE, now)
         elif arrived:
             self._advance_breaker(BreakerEvent.ROUND_IN_TIME, now)
-        self.counters.rounds += bool(arrived or late)
+        self.counters.rounds += arrived + late
         self._has_erred = False
 
     def _is_silent(self, now: float) -> bool:

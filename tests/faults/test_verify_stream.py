@@ -235,7 +235,7 @@ async def test_a_judged_draft_names_what_it_drew_from_over_the_wire(useless: boo
 
             def ten_rounds(accepted: dict[int, int]) -> bool:
                 were_whole.append(all_accepted(accepted))
-                return server.proposer.counters.rounds >= 10
+                return server.proposer.counters.rounds >= 10 * 2
 
             await steps_until(target, ten_rounds)
             assert any(were_whole) == (not useless)

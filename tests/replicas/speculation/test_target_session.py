@@ -72,6 +72,20 @@ def test_a_proposal_that_is_missed_after_that_is_late_and_absent():
     assert session.counters.late == 1
 
 
+def test_what_is_late_is_a_part_of_the_rounds_of_all_sequences():
+    session = session_with()
+    first = opened(session)
+    second = opened(session, replace(OPENING, sequence_id=2))
+    session.receive((proposal(first, 7), proposal(second, 7)), 0.01)
+    wants = [WANT, replace(WANT, sequence_id=2)]
+    assert set(session.collect(wants, 0.01)) == {1, 2}
+    session.settle([SequenceVerdict(number, 5, 3, 1, (7, 8), 4) for number in (1, 2)], 0.02)
+    session.receive((replace(proposal(first, 9), base_length=5),), 0.03)
+    wants = [replace(want, base_length=5) for want in wants]
+    assert set(session.collect(wants, 1.03)) == {1}
+    assert (session.counters.rounds, session.counters.late) == (4, 1)
+
+
 def test_the_wait_ends_at_what_rounds_usually_take():
     session = session_with()
     told = opened(session)
