@@ -90,7 +90,7 @@ bench-judge: setup  ## how often the judge is wrong and how soon it is right, on
 bench-tools: setup tools  ## what load tools say of the same load
 	$(BIN)/python -m deploy.bench.agreement --into docs/benchmarks.md
 
-bench-proposers: setup  ## speed-up, acceptance and costs of every proposer beside the baseline; hours, Ctrl-C and on again
+bench-proposers: setup  ## speed-up, acceptance and costs of every proposer beside the baseline; a day, Ctrl-C and on again
 	$(BIN)/python -m deploy.bench.proposers --into docs/benchmarks.md
 
 bench-verify-cost: setup  ## time of a target step by rows, and the speed-up that it allows

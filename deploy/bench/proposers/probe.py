@@ -33,7 +33,10 @@ class Notes:
     """Drafts that were complete before their verdict arrived."""
     asked_steps: int = 0
     draft_seconds: float = 0.0
-    """The engine's thread in the proposer, waiting included."""
+    """The engine's thread in `propose`, waiting included."""
+    read_steps: int = 0
+    read_seconds: float = 0.0
+    """The engine's thread in a head's `read` of all that the target ran over: prompts, and steps that asked nothing."""
     verify_steps: int = 0
     """Steps without a prompt that verified at least one draft."""
     verify_seconds: float = 0.0
@@ -56,6 +59,8 @@ class Notes:
             ready=self.ready + other.ready,
             asked_steps=self.asked_steps + other.asked_steps,
             draft_seconds=self.draft_seconds + other.draft_seconds,
+            read_steps=self.read_steps + other.read_steps,
+            read_seconds=self.read_seconds + other.read_seconds,
             verify_steps=self.verify_steps + other.verify_steps,
             verify_seconds=self.verify_seconds + other.verify_seconds,
             plain_steps=self.plain_steps + other.plain_steps,
@@ -90,7 +95,8 @@ class ProposerProbe:
         assert self._reader is not None
         began = time.perf_counter()
         self._reader.read(seen)
-        self.notes.draft_seconds += time.perf_counter() - began
+        self.notes.read_seconds += time.perf_counter() - began
+        self.notes.read_steps += 1
 
     def propose(self, wants: Sequence[Want]) -> Mapping[int, Proposal]:
         began = time.perf_counter()

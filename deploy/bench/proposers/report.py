@@ -20,6 +20,7 @@ HEADINGS = (
     "accepted length",
     "accepted of those drafted, by position",
     "draft ms",
+    "read ms",
     "verify ms",
     "off",
 )
@@ -101,6 +102,7 @@ def _rows(cell: Cell, blocks: Sequence[Measured]) -> Iterator[str]:
             "–" if length is None else f"{length:.2f}",
             _by_position(notes),
             _milliseconds(notes.draft_seconds, notes.asked_steps),
+            _milliseconds(notes.read_seconds, notes.read_steps),
             _milliseconds(notes.plain_seconds, notes.plain_steps)
             if arm == BASELINE
             else _milliseconds(notes.verify_seconds, notes.verify_steps),

@@ -59,6 +59,9 @@ def test_all_arms_commit_as_many_tokens_as_the_baseline_and_note_their_rounds(sh
         assert sum(notes.accepted) <= sum(notes.drafted), arm.name
         assert len(notes.accepted) <= len(notes.drafted) <= 4, arm.name
         assert notes.verify_steps <= notes.asked_steps, arm.name
+        is_head = arm.speculative is not None and arm.speculative.method == "eagle3"
+        assert (notes.read_steps > notes.asked_steps) == is_head, "a head also reads the steps that have a prompt"
+        assert (notes.read_seconds > 0) == is_head, arm.name
         assert notes.off == 0, "nothing is adaptive, and no answer ends by its length alone"
         assert answers(shared, arm) == wanted, arm.name
     assert not baseline.engine.has_work

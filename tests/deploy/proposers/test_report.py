@@ -61,6 +61,15 @@ def test_a_table_shows_the_interval_only_where_there_are_rounds_enough():
     assert "| 2.00 | 1.00 0.00 |" in ngram
 
 
+def test_what_a_head_reads_is_shown_beside_what_it_drafts_and_by_its_own_steps():
+    times = Notes(asked_steps=2, draft_seconds=0.010, read_steps=5, read_seconds=0.100)
+    rounds = [block(0, BASELINE, 4.0), block(0, "eagle", 4.0, notes=pooled([times, times]))]
+    head = next(line for line in tables(rounds) if line.startswith("| eagle |"))
+    baseline = next(line for line in tables(rounds) if line.startswith("| baseline |"))
+    assert head.split("|")[7:9] == [" 5.0 ", " 20.0 "]
+    assert baseline.split("|")[7:9] == [" – ", " – "]
+
+
 def test_a_stopped_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path):
     path = tmp_path / "deep" / "run.jsonl"
     file = RunFile(path, {"tokens": 8})
