@@ -27,6 +27,7 @@ from replicas.draft_model import load_draft
 from replicas.draft_worker import DraftSettings
 
 MARKS = "bench-draft-ahead"
+SHIPPED_DRAFT = Path("deploy/models/draft")
 CONTEXT_TOKENS = 2048
 WARM_UP_TOKENS = 16
 ROUND_TRIPS_MS = (0.0, 0.5, 2.0)
@@ -111,7 +112,7 @@ def _record(
 
 
 def _speculative(arguments: argparse.Namespace, *, draft_ahead: bool) -> SpeculativeConfig:
-    keys: dict[str, object] = {"model": str(arguments.draft)} if arguments.draft else {"layers": arguments.layers}
+    keys: dict[str, object] = {"layers": arguments.layers} if arguments.layers else {"model": str(arguments.draft)}
     fixed = {"method": "draft_model", "adaptive": False, "draft_threads": 1, "draft_ahead": draft_ahead}
     return SpeculativeConfig.model_validate({**keys, **fixed, "num_speculative_tokens": arguments.draft_tokens})
 
@@ -132,8 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", default=DEFAULT_MODEL)
     add("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    add("--draft", type=Path, help="folder of a trained draft; without it the target's own first layers")
-    add("--layers", type=count, default=15)
+    drafts = parser.add_mutually_exclusive_group().add_argument
+    drafts("--draft", type=Path, default=SHIPPED_DRAFT, help="folder of a trained draft, by default the shipped one")
+    drafts("--layers", type=count, help="draft with so many of the target's own first layers instead")
     add("--draft-tokens", type=count, default=4)
     add("--category", default="chat")
     add("--prompts-file", type=Path, default=SHIPPED_PROMPTS)

@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 
 from deploy.bench.draft_ahead import __main__ as draft_ahead
 from deploy.bench.proposers import __main__ as proposers
+from fleet.config import SpeculativeConfig
 from tests.tiny import VOCABULARY
 from tests.tiny_models import SIZES, tiny_model_folder
 
@@ -70,6 +71,19 @@ def test_impossible_options_are_one_line_before_anything_is_loaded(
     with pytest.raises(SystemExit, match=message) as raised:
         run(monkeypatch, proposers, place, *small, *options)
     assert "\n" not in str(raised.value)
+
+
+def test_draft_ahead_is_measured_with_the_shipped_draft_unless_another_is_named(capsys: pytest.CaptureFixture[str]):
+    def drafting(*options: str) -> SpeculativeConfig:
+        return draft_ahead._speculative(draft_ahead._parser().parse_args(options), draft_ahead=True)
+
+    assert drafting().model == "deploy/models/draft"
+    assert (Path(str(drafting().model)) / "model.safetensors").is_file()
+    assert drafting("--draft", "other").model == "other"
+    assert (drafting("--layers", "15").model, drafting("--layers", "15").layers) == (None, 15)
+    with pytest.raises(SystemExit):
+        drafting("--draft", "other", "--layers", "15")
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 @pytest.mark.slow
