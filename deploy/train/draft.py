@@ -28,6 +28,7 @@ class Draft:
     """Published as a Hugging Face folder without embedding and head, which are the target's, and with `d2t`."""
 
     name = "draft_model"
+    drafts_any_token = False
 
     def __init__(self, settings: DraftSettings) -> None:
         self._settings = settings

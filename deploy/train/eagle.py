@@ -36,6 +36,7 @@ class Eagle:
     """Published as EAGLE-1 files are, without `embed_tokens`: the target's is used."""
 
     name = "eagle"
+    drafts_any_token = True
 
     def __init__(self, settings: EagleSettings) -> None:
         self._settings = settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from io import StringIO
 from itertools import pairwise
@@ -77,9 +78,16 @@ def test_a_training_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> N
         learnt("eagle", tmp_path, learning_rate=0.5, token_weight=0.5)
 
 
-def test_everything_is_written(tmp_path: Path) -> None:
-    settings, method = settled("eagle3", tmp_path)
-    train(method, settings, QUIET, "fleet train eagle3")
+@pytest.mark.parametrize(
+    ("kind", "vocabulary"),
+    [
+        ("eagle3", r"MB\. The \d+ tokens cover"),
+        ("eagle", r"drafts any token; the tokens' loss was over the most frequent: \d+ tokens cover"),
+    ],
+)
+def test_everything_is_written(kind: str, vocabulary: str, tmp_path: Path) -> None:
+    settings, method = settled(kind, tmp_path)
+    train(method, settings, QUIET, f"fleet train {kind}")
     assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {
         "README.md",
         "config.json",
@@ -91,6 +99,7 @@ def test_everything_is_written(tmp_path: Path) -> None:
     card = (tmp_path / "README.md").read_text()
     assert card.startswith("---\nbase_model:")
     assert "| 1 | 0." in card or "| 1 | 1." in card
+    assert re.search(vocabulary, card)
     last = MetricsLog(tmp_path / METRICS_FILE).lines()[-1]
     assert len(last["held_out_acceptance"]) == 3
 
