@@ -11,6 +11,10 @@ MOST_ROWS = 32
 """Of a span. Longer ones are chunks of prompts or very large trees; a row's sight is one int64."""
 MOST_TOKENS = 512
 """Of a padded step. Beyond it a GPU computes for longer than launching the kernels takes."""
+FREE_TOKENS = 128
+"""Of a padded step. Up to so many, reading a weight takes a GPU longer than computing with it: padding costs nothing."""
+MOST_PADDING = 2
+"""How many times as many rows, or keys, the spans may come to where all are padded to the longest."""
 FIRST_KEYS = 256
 """Contexts up to this are not told apart."""
 KEYS_MULTIPLE = 16
@@ -38,16 +42,31 @@ class GraphShape:
 
 
 def shape_of(spans: Sequence[Span], most_places: int) -> GraphShape | None:
-    """The shape that holds these spans; None where the step is too large to be worth a graph.
+    """The shape that holds these spans; None where the step is too large, or they too unequal, to be worth a graph.
 
     `most_places` bounds what is gathered for one layer: keys of all spans together.
     """
-    rows = max(span.length for span in spans)
-    if rows > MOST_ROWS:
+    rows, keys = power_of_two(max(span.length for span in spans)), key_bucket(max(span.end for span in spans))
+    shape = GraphShape(power_of_two(len(spans)), rows, keys)
+    if rows > MOST_ROWS or shape.tokens > MOST_TOKENS or shape.spans * keys > most_places:
         return None
-    keys = max(FIRST_KEYS, power_of_two(max(span.end for span in spans)))
-    shape = GraphShape(power_of_two(len(spans)), power_of_two(rows), keys)
-    return shape if shape.tokens <= MOST_TOKENS and shape.spans * keys <= most_places else None
+    return None if _is_ragged(spans, shape) else shape
+
+
+def key_bucket(context: int) -> int:
+    """The keys of a shape whose longest context has so many tokens."""
+    return max(FIRST_KEYS, power_of_two(context))
+
+
+def _is_ragged(spans: Sequence[Span], shape: GraphShape) -> bool:
+    """Whether most of what is computed or gathered would be padding to the longest span or context.
+
+    Equal spans never are: a power of two is less than twice of what it holds.
+    """
+    tokens = sum(span.length for span in spans)
+    keys = sum(max(span.end, FIRST_KEYS) for span in spans)
+    wastes_rows = shape.tokens > FREE_TOKENS and len(spans) * shape.rows > MOST_PADDING * tokens
+    return wastes_rows or len(spans) * shape.keys > MOST_PADDING * keys
 
 
 def power_of_two(number: int) -> int:
