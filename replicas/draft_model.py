@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fleet.clock import SystemClock
 from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
@@ -96,5 +97,5 @@ def _load_model(
         recorder=step_recorder(device, engine),
     )
     # The first request's draft must not be late because the draft's first steps are slow.
-    warm_up(model, engine)
+    warm_up(model, engine, SystemClock())
     return model

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from fleet.clock import SystemClock
 from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
@@ -71,7 +72,7 @@ def load_target(
             taps=head.taps(decoder.num_hidden_layers) if head else (),
             recorder=step_recorder(device, engine),
         )
-        warm_up(model, engine)
+        warm_up(model, engine, SystemClock())
     except OutOfMemory as error:
         raise ConfigError(f"{config.model} does not fit into the memory of {device}: {error}") from error
     return TargetModel(config.model, model, tokenizer)

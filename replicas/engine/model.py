@@ -17,6 +17,7 @@ from replicas.engine.decoder import Decoder, States
 from replicas.engine.decoder_config import DecoderConfig, context_length, load_config
 from replicas.engine.flash import has_flash
 from replicas.engine.graphs.recording import Recorder
+from replicas.engine.graphs.shape import GraphShape
 from replicas.engine.graphs.steps import StepGraphs
 from replicas.engine.kv_arena import KvArena
 from replicas.engine.linear import compute_dtype
@@ -89,10 +90,9 @@ class DecoderModel:
             self._arena = KvArena(self.config, places, dtype=decoder.embedding.dtype, device=self._device)
         self._graphs = None if recorder is None else StepGraphs(decoder, self._arena, recorder, scratch=kv_tokens)
 
-    @property
-    def has_graphs(self) -> bool:
-        """Whether steps of few rows are recorded when they are first run."""
-        return self._graphs is not None
+    def graph_shape(self, segments: Sequence[Segment]) -> GraphShape | None:
+        """That of the graph that such a step is run as, and recorded for when it is first met; None without one."""
+        return None if self._graphs is None else self._graphs.shape(_pack(segments).spans)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Forward:

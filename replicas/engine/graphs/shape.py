@@ -12,7 +12,7 @@ MOST_ROWS = 32
 MOST_TOKENS = 512
 """Of a padded step. Beyond it a GPU computes for longer than launching the kernels takes."""
 FREE_TOKENS = 128
-"""Of a padded step. Up to so many, reading a weight takes a GPU longer than computing with it: padding costs nothing."""
+"""Of a padded step. Up to so many, reading a weight takes a GPU longer than computing with it: padding is free."""
 MOST_PADDING = 2
 """How many times as many rows, or keys, the spans may come to where all are padded to the longest."""
 FIRST_KEYS = 256

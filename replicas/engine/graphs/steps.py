@@ -17,7 +17,7 @@ from replicas.engine.span import Span
 
 logger = logging.getLogger(__name__)
 
-MOST_GRAPHS = 64
+MOST_GRAPHS = 192
 GATHERED_BYTES = 256 * 2**20
 """Keys and values that a step may gather for a layer. Copying more takes longer than launching a layer's kernels, so a
 graph would gain nothing; and what all graphs share stays within the memory check's working room."""
@@ -41,9 +41,13 @@ class StepGraphs:
         self._most_places = GATHERED_BYTES // arena.bytes_per_layer_place
         self._graphs: OrderedDict[GraphShape, _Graph] = OrderedDict()
 
+    def shape(self, spans: Sequence[Span]) -> GraphShape | None:
+        """That of the graph for these spans; None where the step is not one for a graph."""
+        return shape_of(spans, self._most_places)
+
     def run(self, spans: Sequence[Span], token_ids: Sequence[int]) -> States | None:
-        """What the layers make of the packed tokens, one row each; None where the step is not one for a graph."""
-        shape = shape_of(spans, self._most_places)
+        """What the layers make of the packed tokens, one row each; None where no graph does."""
+        shape = self.shape(spans)
         if shape is None:
             return None
         graph = self._graphs.get(shape)

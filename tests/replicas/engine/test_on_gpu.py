@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fleet.clock import SystemClock
 from fleet.config import EngineConfig
 from replicas.engine.flash import causal_attention, has_flash
 from replicas.engine.graphs.recording import CudaRecorder
@@ -107,7 +108,7 @@ def test_a_replayed_step_asks_the_gpu_for_nothing(llama: Path) -> None:
 
 def test_loading_records_the_usual_steps(llama: Path) -> None:
     model = load(llama, "bfloat16", graphs=True)
-    warm_up(model, EngineConfig(max_num_seqs=6))
+    warm_up(model, EngineConfig(max_num_seqs=6), SystemClock())
     assert bool(model.forward([Segment(0, 0, (5, 6, 7), 3)]).logits.isfinite().all())
 
 
