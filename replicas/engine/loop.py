@@ -42,7 +42,7 @@ class EngineStats:
     running_limit: int = 0
     """Sequences that can run at once."""
     decoding_steps: int = 0
-    """Steps without a prompt in them."""
+    """Steps without a prompt in them, those that were recorded as a CUDA graph for the first time apart."""
     decoding_seconds: float = 0.0
     """Of those steps, without the waiting for proposals."""
     accepting_seconds: float = 0.0
@@ -248,7 +248,8 @@ class Engine:
 
     def _note_step(self, plan: Plan, result: StepResult, started: float) -> None:
         ended = self._clock.monotonic()
-        if not all(work.samples and work.new_tokens == 1 for work in plan.works):
+        is_decoding = all(work.samples and work.new_tokens == 1 for work in plan.works)
+        if not is_decoding or result.was_recorded:
             return
         stats, seconds = self.stats, ended - started
         accepting = 0.0 if result.forwarded_at is None else ended - result.forwarded_at

@@ -50,6 +50,8 @@ class Forward:
     """float32 `[sum(logit_rows), vocab]`, segment by segment."""
     features: Tensor | None
     """`[tokens, len(taps) * hidden]` in the compute dtype: every token's tapped states side by side; None without."""
+    was_recorded: bool = False
+    """The step was recorded too, so that its time says nothing of the next one's."""
 
 
 class Model(Protocol):
@@ -98,13 +100,18 @@ class DecoderModel:
     def forward(self, segments: Sequence[Segment]) -> Forward:
         with allocation_failures():
             packing = _pack(segments)
+            recordings = self._recordings()
             states = None if self._graphs is None else self._graphs.run(packing.spans, packing.tokens)
             if states is None:
                 states = self._launched(packing)
             wanted = states.last
             if len(packing.rows) < len(packing.tokens):
                 wanted = wanted[to_device(torch.tensor(packing.rows, dtype=torch.int64), self._device)]
-            return Forward(self.head(self._decoder.normed(wanted)), states.tapped)
+            logits = self.head(self._decoder.normed(wanted))
+            return Forward(logits, states.tapped, was_recorded=self._recordings() > recordings)
+
+    def _recordings(self) -> int:
+        return 0 if self._graphs is None else self._graphs.recordings
 
     def _launched(self, packing: _Packing) -> States:
         """The layers' states, launched operation by operation."""

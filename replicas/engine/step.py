@@ -41,6 +41,8 @@ class StepResult:
     forwarded_at: float | None
     """When the forward pass had ended and sampling and accepting began, by the step's clock; None on an accelerator,
     which is still at work when the call returns, and is not waited for."""
+    was_recorded: bool = False
+    """As in `Forward`."""
 
 
 class StepFault(Protocol):
@@ -82,7 +84,7 @@ class StepRunner:
                     plan.works, blocks, rows, _features(forward.features, plan.works, blocks), strict=True
                 )
             ]
-            return StepResult(works, forwarded_at)
+            return StepResult(works, forwarded_at, forward.was_recorded)
 
     def _blocks(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[Block]:
         """A draft that names its distributions is judged by the rejection rule, all else by the coupled one.

@@ -40,6 +40,8 @@ class StepGraphs:
         self._scratch = scratch
         self._most_places = GATHERED_BYTES // arena.bytes_per_layer_place
         self._graphs: OrderedDict[GraphShape, _Graph] = OrderedDict()
+        self.recordings = 0
+        """How often a step was recorded, or could not be: each took far longer than a step does."""
 
     def shape(self, spans: Sequence[Span]) -> GraphShape | None:
         """That of the graph for these spans; None where the step is not one for a graph."""
@@ -65,6 +67,7 @@ class StepGraphs:
 
     def _recorded(self, shape: GraphShape, spans: Sequence[Span], token_ids: Sequence[int]) -> _Graph:
         """A new graph, filled with this step: what it is run with while it is recorded must be real."""
+        self.recordings += 1
         inputs = GraphInputs(shape, self._scratch, self._decoder.embedding.device)
         inputs.fill(spans, token_ids)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Resume, SamplingParams
 from replicas.engine.model import Forward, Model, Segment, load_model
 from replicas.engine.sampling import Draw, Sample, Sampler
+from replicas.engine.speculator import Speculator
 from replicas.speculation.messages import FINISHED, Closing
 from replicas.speculation.ngram import NgramProposer
 from replicas.speculation.proposer import Proposer
@@ -96,6 +98,28 @@ def test_steps_with_a_prompt_are_not_timed_as_decoding() -> None:
     rig = Rig(max_num_batched_tokens=16)
     rig.run(request("r0", replace(GREEDY, max_tokens=5, ignore_eos=True), prompt_length=40))
     assert rig.engine.stats.decoding_steps == 4, "the first of the five tokens comes with the prompt's last piece"
+
+
+def test_a_step_that_was_recorded_is_not_taken_for_the_cost_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("r0", replace(GREEDY, max_tokens=9, ignore_eos=True), prompt_length=10)
+    rig = Rig(proposer=proposer_named("knowing", [asked]))
+    forward = rig.model.forward
+    learned: list[float] = []
+    passes = count()
+
+    def pausing_forward(segments: Sequence[Segment]) -> Forward:
+        was_recorded = next(passes) == 1
+        rig.clock.advance(2.0 if was_recorded else 0.030)
+        return replace(forward(segments), was_recorded=was_recorded)
+
+    monkeypatch.setattr(rig.model, "forward", pausing_forward)
+    monkeypatch.setattr(Speculator, "observe_decoding", lambda self, rows, seconds: learned.append(seconds))
+    rig.run(asked)
+    steps = next(passes) - 2  # the prompt's, and the one that was recorded
+    assert steps > 0
+    assert learned == pytest.approx([0.030] * steps)
+    stats = rig.engine.stats
+    assert (stats.decoding_steps, stats.decoding_seconds) == (steps, pytest.approx(0.030 * steps))
 
 
 def test_what_follows_the_forward_pass_is_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,12 @@ def test_the_graphs_used_least_recently_are_dropped(llama: Path, monkeypatch: py
     assert recorder.recorded == 4
 
 
+def test_a_step_says_whether_it_was_recorded(llama: Path) -> None:
+    recorded, failed, launched = load(llama, OpRecorder()), load(llama, FailingRecorder()), load(llama)
+    for model, expected in ((recorded, [True, False]), (failed, [True, False]), (launched, [False, False])):
+        assert [model.forward([Segment(0, 0, (9, 9), 1)]).was_recorded for _ in range(2)] == expected
+
+
 class FailingRecorder:
     """There is no memory for any graph."""
 
