@@ -14,7 +14,7 @@ from fleet.errors import ConfigError
 from replicas.engine.decoder_config import DecoderConfig
 from replicas.engine.graphs.recording import CudaRecorder, Recorder
 from replicas.engine.graphs.shape import FIRST_KEYS
-from replicas.engine.graphs.steps import MOST_GRAPHS
+from replicas.engine.graphs.steps import MOST_GRAPHS, RESERVED_BYTES
 from replicas.engine.model import DecoderModel, Segment, kv_bytes_per_token
 from replicas.memory_check import GIB
 
@@ -45,7 +45,16 @@ def cache_tokens(config: DecoderConfig, engine: EngineConfig, context: int, *, d
 
 def step_recorder(device: str, engine: EngineConfig) -> Recorder | None:
     """What records small steps on this device (cpu or cuda); None where they are launched one operation at a time."""
-    return CudaRecorder() if device == "cuda" and not engine.enforce_eager else None
+    return CudaRecorder() if _has_graphs(device, engine) else None
+
+
+def graph_bytes(device: str, engine: EngineConfig) -> dict[str, int]:
+    """What recorded steps need beside weights and cache, by name; nothing where none are recorded."""
+    return {"CUDA graphs": RESERVED_BYTES} if _has_graphs(device, engine) else {}
+
+
+def _has_graphs(device: str, engine: EngineConfig) -> bool:
+    return device == "cuda" and not engine.enforce_eager
 
 
 def warm_up(model: DecoderModel, engine: EngineConfig, clock: Clock) -> None:

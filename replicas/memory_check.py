@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import torch
@@ -15,8 +17,7 @@ from replicas.engine.linear import compute_dtype
 from replicas.engine.model import kv_bytes_per_token
 
 GIB = 2**30
-# Activations, logits, what CUDA graphs gather (`graphs.steps.GATHERED_BYTES`) and the interpreter itself, beyond
-# weights and KV.
+# Activations, logits and the interpreter itself, beyond weights and KV.
 WORKING_BYTES = 512 * 2**20
 
 
@@ -27,11 +28,11 @@ def check_memory(
     kv_tokens: int,
     device: torch.device,
     layers: int | None = None,
-    beside_bytes: int = 0,
+    beside: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now.
 
-    `beside_bytes` is what a head on the target needs in addition.
+    `beside` is what else is needed on the device: bytes by name.
     """
     config = load_config(folder, layers=layers)
     elements = sum(math.prod(shape) for name, shape in read_shapes(folder).items() if _is_kept(name, layers))
@@ -40,12 +41,12 @@ def check_memory(
         elements += config.vocab_size * config.hidden_size
     weights = elements * compute_dtype(dtype, device).itemsize
     cache = kv_tokens * kv_bytes_per_token(config, dtype, device.type)
-    needed, available = weights + cache + beside_bytes + WORKING_BYTES, _available_bytes(device)
+    needed, available = weights + cache + sum(beside.values()) + WORKING_BYTES, _available_bytes(device)
     if needed > available:
-        head = f", head {beside_bytes / GIB:.2f}" if beside_bytes else ""
+        others = "".join(f", {name} {size / GIB:.2f}" for name, size in beside.items())
         raise ConfigError(
             f"the model needs {needed / GIB:.2f} GiB on {device.type} (weights {weights / GIB:.2f}, "
-            f"KV cache {cache / GIB:.2f}{head}), {available / GIB:.2f} GiB available; "
+            f"KV cache {cache / GIB:.2f}{others}), {available / GIB:.2f} GiB available; "
             "lower kv_cache_gib or kv_cache_tokens, or take a smaller model or dtype"
         )
 

@@ -15,7 +15,7 @@ from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import context_length, load_config
 from replicas.engine.linear import compute_dtype
 from replicas.engine.model import DecoderModel, load_model
-from replicas.loading import cache_tokens, choose_device, step_recorder, warm_up
+from replicas.loading import cache_tokens, choose_device, graph_bytes, step_recorder, warm_up
 from replicas.memory_check import check_memory
 from replicas.model_store import resolve_model
 
@@ -59,8 +59,10 @@ def load_target(
     decoder = load_config(folder)
     context = context_length(decoder, config.max_model_len)
     kv_tokens = cache_tokens(decoder, engine, context, dtype=config.dtype, device=device)
-    beside = head.bytes_needed(kv_tokens, compute_dtype(config.dtype, torch.device(device))) if head else 0
-    check_memory(folder, dtype=config.dtype, kv_tokens=kv_tokens, device=torch.device(device), beside_bytes=beside)
+    beside = graph_bytes(device, engine)
+    if head is not None:
+        beside["head"] = head.bytes_needed(kv_tokens, compute_dtype(config.dtype, torch.device(device)))
+    check_memory(folder, dtype=config.dtype, kv_tokens=kv_tokens, device=torch.device(device), beside=beside)
     progress(f"loading {config.model} in {config.dtype} on {device}, KV cache for {kv_tokens} tokens")
     try:
         model = load_model(

@@ -39,7 +39,7 @@ class Decoder:
         self.config = config
         self.embedding = weights.embedding
         self._weights = weights
-        self._taps = taps
+        self.taps = taps
         device = weights.embedding.device
         self._rotations = {kind.rope: Rotation.of(kind.rope, config.head_dim, device) for kind in config.layers}
         self._rotated_heads = config.num_attention_heads + config.num_key_value_heads
@@ -51,15 +51,15 @@ class Decoder:
         if config.is_gemma:
             stream *= config.hidden_size**0.5
         rotations = {rope: rotation.at(positions) for rope, rotation in self._rotations.items()}
-        tapped = stream.new_empty((len(stream), len(self._taps), config.hidden_size))
+        tapped = stream.new_empty((len(stream), len(self.taps), config.hidden_size))
         for index, layer in enumerate(self._weights.layers):
             self._tap(tapped, index, stream)
             found = self._attended(index, layer, stream, rotations[config.layers[index].rope], attention)
             _add(stream, found, layer.after_attention_norm, config.rms_norm_eps)
             _add(stream, self._mlp(layer, stream), layer.after_mlp_norm, config.rms_norm_eps)
-        if config.num_hidden_layers in self._taps:
+        if config.num_hidden_layers in self.taps:
             self._tap(tapped, config.num_hidden_layers, self.normed(stream))
-        return States(stream, tapped.flatten(1) if self._taps else None)
+        return States(stream, tapped.flatten(1) if self.taps else None)
 
     def normed(self, stream: Tensor) -> Tensor:
         """The final norm of `[rows, hidden]`."""
@@ -78,7 +78,7 @@ class Decoder:
         return everywhere.index_copy_(1, ids, logits)
 
     def _tap(self, tapped: Tensor, index: int, state: Tensor) -> None:
-        for place, tap in enumerate(self._taps):
+        for place, tap in enumerate(self.taps):
             if tap == index:
                 tapped[:, place] = state
 

@@ -11,9 +11,9 @@ from fleet.config import EngineConfig
 from replicas import loading
 from replicas.engine.graphs.recording import Recorder, Step
 from replicas.engine.graphs.shape import GraphShape
-from replicas.engine.graphs.steps import MOST_GRAPHS
+from replicas.engine.graphs.steps import GATHERED_BYTES, MOST_GRAPHS
 from replicas.engine.model import DecoderModel, Segment, load_model
-from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, step_recorder, warm_up
+from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, graph_bytes, step_recorder, warm_up
 from tests.fakes import ManualClock
 from tests.replicas.engine.graphs.op_recorder import OpRecorder
 from tests.tiny_models import SIZES, tiny_model_folder
@@ -26,6 +26,11 @@ def test_nothing_is_recorded_on_a_cpu(engine: EngineConfig) -> None:
 
 def test_enforce_eager_records_nothing_on_a_gpu() -> None:
     assert step_recorder("cuda", EngineConfig(enforce_eager=True)) is None
+
+
+def test_only_recorded_steps_are_given_memory() -> None:
+    assert graph_bytes("cpu", EngineConfig()) == graph_bytes("cuda", EngineConfig(enforce_eager=True)) == {}
+    assert graph_bytes("cuda", EngineConfig())["CUDA graphs"] > 2 * GATHERED_BYTES
 
 
 def load(folder: Path, recorder: Recorder, *, kv_tokens: int = 1100) -> DecoderModel:

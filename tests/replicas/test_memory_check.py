@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fleet.errors import ConfigError
 from replicas import memory_check
-from replicas.memory_check import check_memory
+from replicas.memory_check import GIB, check_memory
 from tests.tiny_models import tiny_model_folder
 
 CPU = torch.device("cpu")
@@ -29,6 +29,15 @@ def test_the_estimate_counts_only_the_layers_that_are_loaded(tmp_path: Path, mon
     check_memory(folder, dtype="float32", kv_tokens=1, device=CPU, layers=1)
     with pytest.raises(ConfigError):
         check_memory(folder, dtype="float32", kv_tokens=1, device=CPU)
+
+
+def test_what_is_needed_beside_the_model_is_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_model_folder(tmp_path / "model")
+    monkeypatch.setattr(memory_check, "_available_bytes", lambda device: GIB)
+    check_memory(folder, dtype="float32", kv_tokens=1, device=CPU)
+    beside = {"CUDA graphs": GIB // 2, "head": GIB // 4}
+    with pytest.raises(ConfigError, match=r"needs 1\.\d\d GiB .*, CUDA graphs 0\.50, head 0\.25\)"):
+        check_memory(folder, dtype="float32", kv_tokens=1, device=CPU, beside=beside)
 
 
 def load_tensors(folder: Path) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from replicas.engine.decoder import Decoder, States
 from replicas.engine.graphs.attention import GraphAttention
 from replicas.engine.graphs.inputs import GraphInputs
 from replicas.engine.graphs.recording import NotRecorded, Recorder, Step
-from replicas.engine.graphs.shape import GraphShape, shape_of
+from replicas.engine.graphs.shape import MOST_TOKENS, GraphShape, shape_of
 from replicas.engine.kv_arena import KvArena
 from replicas.engine.span import Span
 
@@ -20,7 +20,11 @@ logger = logging.getLogger(__name__)
 MOST_GRAPHS = 192
 GATHERED_BYTES = 256 * 2**20
 """Keys and values that a step may gather for a layer. Copying more takes longer than launching a layer's kernels, so a
-graph would gain nothing; and what all graphs share stays within the memory check's working room."""
+graph would gain nothing."""
+DRIVER_BYTES = 2**20
+"""What the driver takes on the device for one graph: a thousand kernels' parameters. Assumed, not measured."""
+RESERVED_BYTES = 2 * GATHERED_BYTES + MOST_GRAPHS * DRIVER_BYTES
+"""Of all graphs of one model: they gather into one pool, and the run before a recording gathers outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class StepGraphs:
         self._recorder = recorder
         self._scratch = scratch
         self._most_places = GATHERED_BYTES // arena.bytes_per_layer_place
+        self._results = _room_for_results(decoder)
         self._graphs: OrderedDict[GraphShape, _Graph] = OrderedDict()
         self.recordings = 0
         """How often a step was recorded, or could not be: each took far longer than a step does."""
@@ -73,7 +78,8 @@ class StepGraphs:
 
         def step() -> States:
             attention = GraphAttention(self._decoder.config, self._arena, inputs)
-            return self._decoder(inputs.token_ids.flatten(), inputs.positions.flatten(), attention)
+            states = self._decoder(inputs.token_ids.flatten(), inputs.positions.flatten(), attention)
+            return _copied(states, self._results)
 
         replay = None
         try:
@@ -85,3 +91,18 @@ class StepGraphs:
         if len(self._graphs) > MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return self._graphs[shape]
+
+
+def _room_for_results(decoder: Decoder) -> States:
+    """What all graphs leave their states in: of the pool, nothing outlives a replay, so all of it is shared."""
+    width = decoder.config.hidden_size
+    last = decoder.embedding.new_empty((MOST_TOKENS, width))
+    tapped = decoder.embedding.new_empty((MOST_TOKENS, len(decoder.taps) * width)) if decoder.taps else None
+    return States(last, tapped)
+
+
+def _copied(states: States, room: States) -> States:
+    count = len(states.last)
+    if states.tapped is None or room.tapped is None:
+        return States(room.last[:count].copy_(states.last), None)
+    return States(room.last[:count].copy_(states.last), room.tapped[:count].copy_(states.tapped))

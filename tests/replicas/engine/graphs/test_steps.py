@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from replicas.engine.decoder import States
 from replicas.engine.graphs import shape, steps
 from replicas.engine.graphs.recording import NotRecorded, Recorder, Step
 from replicas.engine.model import DecoderModel, Segment, load_model
@@ -130,8 +131,30 @@ def test_a_context_grows_across_the_edges_with_one_graph_for_each(llama: Path) -
     assert recorder.replayed == 24
 
 
+@dataclass
+class HoldingRecorder:
+    """Knows what each graph's results are held in."""
+
+    held: list[States] = field(default_factory=list)
+
+    def record(self, step: Step) -> Step:
+        self.held.append(step())
+        return step
+
+
 def decode(model: DecoderModel, rows: int) -> Tensor:
     return model.forward([Segment(0, 0, (9,) * rows, 1)]).logits
+
+
+def test_graphs_keep_nothing_of_their_own_but_their_inputs(llama: Path) -> None:
+    recorder = HoldingRecorder()
+    model = load(llama, recorder)
+    for rows in (1, 2, 4, 8):
+        decode(model, rows)
+    assert len({states.last.untyped_storage().data_ptr() for states in recorder.held}) == 1
+    assert (
+        len({states.tapped.untyped_storage().data_ptr() for states in recorder.held if states.tapped is not None}) == 1
+    )
 
 
 def test_the_graphs_used_least_recently_are_dropped(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
