@@ -5,7 +5,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
 
 from fleet.config import EngineConfig
 from replicas import loading
@@ -16,7 +15,7 @@ from replicas.engine.model import DecoderModel, Segment, load_model
 from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, graph_bytes, step_recorder, warm_up
 from tests.fakes import ManualClock
 from tests.replicas.engine.graphs.op_recorder import OpRecorder
-from tests.tiny_models import SIZES, tiny_model_folder
+from tests.tiny_models import family_configs, tiny_model_folder
 
 
 @pytest.mark.parametrize("engine", [EngineConfig(), EngineConfig(enforce_eager=True)])
@@ -34,7 +33,9 @@ def test_only_recorded_steps_are_given_memory() -> None:
 
 
 def load(folder: Path, recorder: Recorder, *, kv_tokens: int = 1100) -> DecoderModel:
-    tiny_model_folder(folder, LlamaConfig(**SIZES | {"max_position_embeddings": 2048}))
+    config = family_configs()["llama"]
+    config.update({"max_position_embeddings": 2048})
+    tiny_model_folder(folder, config)
     return load_model(folder, dtype="float32", device="cpu", kv_tokens=kv_tokens, recorder=recorder)
 
 

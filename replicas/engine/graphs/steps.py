@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from replicas.engine.decoder import Decoder, States
 from replicas.engine.graphs.attention import GraphAttention
 from replicas.engine.graphs.inputs import GraphInputs
-from replicas.engine.graphs.recording import NotRecorded, Recorder, Step
+from replicas.engine.graphs.recording import NotRecorded, Recorder, RecordingFailed, Step
 from replicas.engine.graphs.shape import MOST_TOKENS, GraphShape, shape_of
 from replicas.engine.kv_arena import KvArena
 from replicas.engine.span import Span
@@ -45,6 +45,7 @@ class StepGraphs:
         self._most_places = GATHERED_BYTES // arena.bytes_per_layer_place
         self._results = _room_for_results(decoder)
         self._graphs: OrderedDict[GraphShape, _Graph] = OrderedDict()
+        self._can_record = True
         self.recordings = 0
         """How often a step was recorded, or could not be: each took far longer than a step does."""
 
@@ -58,10 +59,12 @@ class StepGraphs:
         if shape is None:
             return None
         graph = self._graphs.get(shape)
-        if graph is None:
+        if graph is not None:
+            graph.inputs.fill(spans, token_ids)
+        elif self._can_record:
             graph = self._recorded(shape, spans, token_ids)
         else:
-            graph.inputs.fill(spans, token_ids)
+            return None
         self._graphs.move_to_end(shape)
         if graph.replay is None:
             return None
@@ -84,6 +87,9 @@ class StepGraphs:
         replay = None
         try:
             replay = self._recorder.record(step)
+        except RecordingFailed as error:
+            self._can_record = False
+            logger.error("no graphs from now on, beyond the %d recorded: %s", len(self._graphs), error)
         except NotRecorded as error:
             logger.warning("no graph of %s, such steps are launched one operation at a time: %s", shape, error)
         self._graphs[shape] = _Graph(inputs, replay)

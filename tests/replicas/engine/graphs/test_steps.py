@@ -14,7 +14,7 @@ from torch import Tensor
 
 from replicas.engine.decoder import States
 from replicas.engine.graphs import shape, steps
-from replicas.engine.graphs.recording import NotRecorded, Recorder, Step
+from replicas.engine.graphs.recording import NotRecorded, Recorder, RecordingFailed, Step
 from replicas.engine.model import DecoderModel, Segment, load_model
 from tests.replicas.engine.graphs.op_recorder import OpRecorder
 from tests.replicas.engine.requests import request
@@ -190,6 +190,29 @@ def test_a_step_that_cannot_be_recorded_runs_all_the_same(llama: Path) -> None:
     for _ in range(2):
         torch.testing.assert_close(decode(model, 3), decode(load(llama), 3))
     assert recorder.asked == 1
+
+
+class BreakingRecorder(OpRecorder):
+    """Its second recording fails for good."""
+
+    def record(self, step: Step) -> Step:
+        if self.recorded == 1:
+            self.recorded += 1
+            raise RecordingFailed("operation not permitted")
+        return super().record(step)
+
+
+def test_after_a_recording_failed_nothing_is_recorded_and_what_there_is_still_runs(
+    llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = BreakingRecorder()
+    model, plain = load(llama, recorder), load(llama)
+    for rows in (1, 2, 4, 2, 1):
+        torch.testing.assert_close(decode(model, rows), decode(plain, rows))
+    assert (recorder.recorded, recorder.replayed) == (2, 2)
+    assert [record.message for record in caplog.records] == [
+        "no graphs from now on, beyond the 1 recorded: operation not permitted"
+    ]
 
 
 def test_chunks_of_prompts_are_not_recorded(llama: Path) -> None:
