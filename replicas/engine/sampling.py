@@ -162,9 +162,9 @@ class Sampler:
         token_ids: list[int | None] = [None if token_id == NOTHING else token_id for token_id in known]
         drawn = [row for row, draw in enumerate(draws) if token_ids[row] is not None and not self._is_plain(draw)]
         if drawn:
-            on_host = to_host(logits).numpy()
-            for row in drawn:
-                ranked = self._ranked(on_host[row], draws[row], 1)
+            on_host = to_host(logits if len(drawn) == len(draws) else logits[drawn]).numpy()
+            for values, row in zip(on_host, drawn, strict=True):
+                ranked = self._ranked(values, draws[row], 1)
                 token_ids[row] = ranked[0] if ranked else None
         return token_ids
 

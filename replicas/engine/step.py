@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -12,11 +14,11 @@ from torch import Tensor
 from fleet.clock import Clock
 from fleet.generation import TokenLogprob
 from replicas.engine.block import Block, LazySamples, committed_block
+from replicas.engine.drawn_rows import RowRange, joined, on_host
 from replicas.engine.judging import judged_block
 from replicas.engine.model import Model, Segment, allocation_failures
 from replicas.engine.sampling import Draw, Sample, Sampler, Unusable, UnusableLogits
 from replicas.engine.scheduler import Plan, Work
-from replicas.engine.transfer import to_host
 from replicas.speculation.tree import ROOT
 
 
@@ -73,9 +75,8 @@ class StepRunner:
                 self._model.move(move.source, move.target, move.length)
             forward = self._model.forward([_segment(work) for work in plan.works])
             forwarded_at = clock.monotonic() if forward.logits.device.type == "cpu" else None
-            logits = _at_hand(forward.logits, plan.works)
-            rows = torch.split(logits, [_logit_rows(work) for work in plan.works])
-            blocks = self._blocks(plan.works, rows, logits)
+            rows = torch.split(forward.logits, [_logit_rows(work) for work in plan.works])
+            blocks = self._blocks(plan.works, _drawn_rows(plan.works, forward.logits))
             for work, block in zip(plan.works, blocks, strict=True):
                 self._compact(work, block)
             works = [
@@ -86,23 +87,24 @@ class StepRunner:
             ]
             return StepResult(works, forwarded_at, forward.was_recorded)
 
-    def _blocks(self, works: Items[Work], rows: Items[Tensor], logits: Tensor) -> list[Block]:
+    def _blocks(self, works: Items[Work], rows: Items[RowRange]) -> list[Block]:
         """A draft that names its distributions is judged by the rejection rule, all else by the coupled one.
 
-        `rows` are each work's part of `logits`.
+        `rows` are those that each work's tokens are drawn from.
         """
         blocks: dict[int, Block] = {}
-        together: list[int] = []
+        together: dict[str, list[int]] = defaultdict(list)
         for index, (work, own) in enumerate(zip(works, rows, strict=True)):
             if work.drafted.distributions:
-                blocks[index] = judged_block(self._sampler, work.drafted, own, _draws(work))
+                blocks[index] = judged_block(self._sampler, work.drafted, own.rows, _draws(work))
             elif work.drafted and not work.sequence.request.sampling.is_greedy:
-                blocks[index] = committed_block(work.drafted, self._lazy_samples(work, own))
+                blocks[index] = committed_block(work.drafted, self._lazy_samples(work, own.rows))
             else:
-                together.append(index)
-        samples = self._sample_all([works[index] for index in together], [rows[index] for index in together], logits)
-        for index, found in zip(together, samples, strict=True):
-            blocks[index] = committed_block(works[index].drafted, found)
+                together[own.source.device.type].append(index)
+        for indexes in together.values():
+            samples = self._sample_all([works[index] for index in indexes], [rows[index] for index in indexes])
+            for index, found in zip(indexes, samples, strict=True):
+                blocks[index] = committed_block(works[index].drafted, found)
         return [blocks[index] for index in range(len(works))]
 
     def _lazy_samples(self, work: Work, rows: Tensor) -> LazySamples:
@@ -117,15 +119,11 @@ class StepRunner:
             assert sequence.extent is not None
             self._model.keep(sequence.extent.start + len(sequence.token_ids), block.path)
 
-    def _sample_all(
-        self, works: Items[Work], rows: Items[Tensor], logits: Tensor
-    ) -> list[tuple[Sample | Unusable, ...]]:
+    def _sample_all(self, works: Items[Work], rows: Items[RowRange]) -> list[tuple[Sample | Unusable, ...]]:
         """All rows of these works are sampled together; which ones belong together changes no token."""
         draws = [_draws(work) for work in works]
         flat = [draw for wanted in draws for draw in wanted]
-        if flat and len(flat) < len(logits):  # the usual step samples every row, and megabytes need not be copied
-            logits = torch.cat([own[len(own) - len(wanted) :] for own, wanted in zip(rows, draws, strict=True)])
-        found = iter(self._sample(logits, flat))
+        found = iter(self._sample(joined(rows), flat) if flat else ())
         return [tuple(next(found) for _ in wanted) for wanted in draws]
 
     def _sample(self, logits: Tensor, draws: Items[Draw]) -> list[Sample | Unusable]:
@@ -159,9 +157,11 @@ def _segment(work: Work) -> Segment:
     return Segment(sequence.extent.start, sequence.cached, token_ids, _logit_rows(work), drafted.parents)
 
 
-def _at_hand(logits: Tensor, works: Items[Work]) -> Tensor:
-    """Where anything is drawn, on the host, as noise and cuts are numpy's: one copy instead of one for each row."""
-    return logits if all(work.sequence.request.sampling.is_greedy for work in works) else to_host(logits)
+def _drawn_rows(works: Items[Work], logits: Tensor) -> list[RowRange]:
+    """Of each work the rows that `_draws` is about, its last ones; on the host where they are drawn at random."""
+    ends = accumulate(_logit_rows(work) for work in works)
+    ranges = [RowRange(logits, end - _draw_count(work), end) for work, end in zip(works, ends, strict=True)]
+    return on_host(ranges, [not work.sequence.request.sampling.is_greedy for work in works])
 
 
 def _logit_rows(work: Work) -> int:
@@ -170,11 +170,16 @@ def _logit_rows(work: Work) -> int:
     return 1 + len(work.drafted) if work.samples else 0
 
 
+def _draw_count(work: Work) -> int:
+    """Rows to be sampled: after the committed tokens, and after each drafted one."""
+    return 1 + len(work.drafted) if work.samples and work.sequence.remaining > 0 else 0
+
+
 def _draws(work: Work) -> list[Draw]:
     """One draw per row to be sampled; each sees its own branch of the draft as if it were output."""
-    sequence = work.sequence
-    if not work.samples or sequence.remaining == 0:
+    if _draw_count(work) == 0:
         return []
+    sequence = work.sequence
     request = sequence.request
     output = sequence.token_ids[sequence.prompt_length :]
     return [
