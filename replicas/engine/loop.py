@@ -42,7 +42,7 @@ class EngineStats:
     running_limit: int = 0
     """Sequences that can run at once."""
     decoding_steps: int = 0
-    """Steps without a prompt in them, those that were recorded as a CUDA graph for the first time apart."""
+    """Steps without a prompt in them, but for those that paused to be recorded."""
     decoding_seconds: float = 0.0
     """Of those steps, without the waiting for proposals."""
     accepting_seconds: float = 0.0

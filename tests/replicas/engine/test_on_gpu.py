@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fleet.clock import SystemClock
 from fleet.config import EngineConfig
+from replicas.engine.decoder import States
 from replicas.engine.flash import causal_attention, has_flash
-from replicas.engine.graphs.recording import CudaRecorder
+from replicas.engine.graphs.recording import CudaRecorder, RecordingFailed
 from replicas.engine.model import DecoderModel, Segment, load_model
 from replicas.engine.transfer import to_device, to_host
 from replicas.loading import warm_up
@@ -110,6 +111,19 @@ def test_loading_records_the_usual_steps(llama: Path) -> None:
     model = load(llama, "bfloat16", graphs=True)
     warm_up(model, EngineConfig(max_num_seqs=6), SystemClock())
     assert bool(model.forward([Segment(0, 0, (5, 6, 7), 3)]).logits.isfinite().all())
+
+
+def test_a_recording_that_fails_leaves_the_gpu_usable() -> None:
+    recorder = CudaRecorder()
+    ones = torch.ones(1000, device=DEVICE)
+    replay = recorder.record(lambda: States(ones + 1, None))
+    with pytest.raises(RecordingFailed):
+        recorder.record(lambda: States(ones * ones.sum().item(), None))
+    with pytest.raises(RecordingFailed, match="earlier"):
+        recorder.record(lambda: States(ones + 2, None))
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert (torch.full((10**6,), 3.0, device=DEVICE) + 1).sum().item() == 4 * 10**6
+    assert replay().last.sum().item() == 2000
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(256, 256), (256, 1000), (17, 333)])
