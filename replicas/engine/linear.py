@@ -97,7 +97,7 @@ def fits_fp16(weight: Tensor, scale: float) -> bool:
     Weights that were bfloat16 do: float16 has more bits, and only those below 2^-32 of the largest fall short.
     """
     most = float(weight.abs().max()) * 2**-32
-    parts = weight.split(CHECKED_ROWS)
+    parts = torch.split(weight, CHECKED_ROWS)
     return all(float(_rounded(part, scale).sub_(part).abs_().max()) <= most for part in parts)
 
 

@@ -67,7 +67,7 @@ class Checkpoint:
         lender: Path | None = None,
         rounded_to: torch.dtype | None = None,
     ) -> None:
-        """`lender`: the folder whose embedding and head are used. Values that `rounded_to` does not have are rounded."""
+        """`lender`: the folder whose embedding and head are used. Values are rounded to what `rounded_to` has."""
         self._folder = folder
         self._lender = lender
         self._rounded_to = rounded_to or dtype
