@@ -65,7 +65,7 @@ async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet) -> Non
     content = prompts(1)[0].turns[0]
 
     def greedy_and_sampled(client: AsyncOpenAI, path: str) -> list[Task[str]]:
-        options = {"seed": 11, "max_tokens": 64} | on_path(path)
+        options = {"seed": 11, "max_tokens": 96} | on_path(path)
         answers = (stream_text(client, content, temperature=value, **options) for value in (0.0, 0.8))
         return [asyncio.create_task(answer) for answer in answers]
 
@@ -74,7 +74,7 @@ async def test_a_draft_killed_in_mid_stream_changes_no_byte(fleet: Fleet) -> Non
     async with fleet.client() as client:
         wanted = await asyncio.gather(*greedy_and_sampled(client, "baseline"))
         running = greedy_and_sampled(client, DRAFT)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.5)
         assert not any(stream.done() for stream in running), "the draft must die in the middle of both"
         kill(pid)
         assert await asyncio.gather(*running) == wanted
