@@ -14,7 +14,7 @@ MOST_TOKENS = 512
 FREE_TOKENS = 128
 """Of a padded step. Up to so many, reading a weight takes a GPU longer than computing with it: padding is free."""
 MOST_PADDING = 2
-"""How many times as many rows, or keys, the spans may come to where all are padded to the longest."""
+"""All spans padded to the longest may come to so many times the rows, and the keys, that they have themselves."""
 FIRST_KEYS = 256
 """Contexts up to this are not told apart."""
 KEYS_MULTIPLE = 16
@@ -46,16 +46,12 @@ def shape_of(spans: Sequence[Span], most_places: int) -> GraphShape | None:
 
     `most_places` bounds what is gathered for one layer: keys of all spans together.
     """
-    rows, keys = power_of_two(max(span.length for span in spans)), key_bucket(max(span.end for span in spans))
+    rows = power_of_two(max(span.length for span in spans))
+    keys = max(FIRST_KEYS, power_of_two(max(span.end for span in spans)))
     shape = GraphShape(power_of_two(len(spans)), rows, keys)
     if rows > MOST_ROWS or shape.tokens > MOST_TOKENS or shape.spans * keys > most_places:
         return None
     return None if _is_ragged(spans, shape) else shape
-
-
-def key_bucket(context: int) -> int:
-    """The keys of a shape whose longest context has so many tokens."""
-    return max(FIRST_KEYS, power_of_two(context))
 
 
 def _is_ragged(spans: Sequence[Span], shape: GraphShape) -> bool:
