@@ -158,10 +158,11 @@ def _segment(work: Work) -> Segment:
 
 
 def _drawn_rows(works: Items[Work], logits: Tensor) -> list[RowRange]:
-    """Of each work the rows that `_draws` is about, its last ones; on the host where they are drawn at random."""
+    """Of each work the rows that `_draws` is about, its last ones; on the host where a draw or a judge reads them."""
     ends = accumulate(_logit_rows(work) for work in works)
     ranges = [RowRange(logits, end - _draw_count(work), end) for work, end in zip(works, ends, strict=True)]
-    return on_host(ranges, [not work.sequence.request.sampling.is_greedy for work in works])
+    is_read = [bool(work.drafted.distributions) or not work.sequence.request.sampling.is_greedy for work in works]
+    return on_host(ranges, is_read)
 
 
 def _logit_rows(work: Work) -> int:
