@@ -59,7 +59,7 @@ def share_at(request: MeasuredRequest, length: int | None) -> float:
 
 
 def _drafting(item: PairedRound) -> Iterator[Timed]:
-    return (timed for timed in item.candidate_requests if timed.request.drafted)
+    return (timed for timed in item.candidate_requests if timed.request.has_drafts)
 
 
 def _most_accepted(rounds_by_accepted: Sequence[int]) -> int:

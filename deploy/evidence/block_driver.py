@@ -133,8 +133,9 @@ class _Run:
         """The block's record."""
         plan = self._plan
         begin = self._replies[plan.warm_up].due
-        arrivals = [(at, tokens) for reply in self._replies.values() for at, tokens in reply.answer.chunks]
-        done = [reply.answer.watch.last_at for reply in self._replies.values() if reply.outcome is Outcome.DONE]
+        own = [reply for reply in self._replies.values() if not reply.answer.fallbacks]
+        arrivals = [(at, tokens) for reply in own for at, tokens in reply.answer.chunks]
+        done = [reply.answer.watch.last_at for reply in own if reply.outcome is Outcome.DONE]
         return MeasuredBlock(
             condition=plan.block.condition.id,
             round=plan.block.round,

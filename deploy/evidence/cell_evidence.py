@@ -43,6 +43,8 @@ class CellEvidence:
     throughput: tuple[float, ...] | None
     """None in an open loop, where throughput is what was offered."""
     bad: Harm
+    fallbacks: tuple[int, int]
+    """Of the bad ones: lost by a replica, and finished by another."""
     degenerate: Harm
     kv_usage: tuple[float | None, float | None]
     preemptions: tuple[int | None, int | None]

@@ -11,7 +11,7 @@ import numpy as np
 from deploy.evidence.acceptance_spans import spans_by_length
 from deploy.evidence.cell_evidence import CellEvidence, Counts, Harm
 from deploy.evidence.config import MatrixConfig
-from deploy.evidence.figures import BAD, ArmFigures, arm_figures
+from deploy.evidence.figures import ArmFigures, arm_figures
 from deploy.evidence.gains import all_gains
 from deploy.evidence.matrix import Condition
 from deploy.evidence.measured import MeasuredRequest
@@ -55,7 +55,8 @@ def evidence_of(cell: Cell, config: MatrixConfig, *, has_content: bool, remember
         ttft=tuple(log_gains(cell.rounds, "ttft")),
         ttft_room=tuple(log_ttft_room(cell.rounds, config.judge)),
         throughput=tuple(log_gains(cell.rounds, THROUGHPUT)) if is_closed else None,
-        bad=_harm(cell.rounds, lambda request: request.outcome in BAD),
+        bad=_harm(cell.rounds, lambda request: request.is_bad),
+        fallbacks=(before.fallbacks, after.fallbacks),
         degenerate=_harm(cell.rounds, lambda request: request.is_degenerate),
         kv_usage=(before.server.kv_usage, after.server.kv_usage),
         preemptions=(before.server.preemptions, after.server.preemptions),

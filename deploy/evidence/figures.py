@@ -13,12 +13,10 @@ import numpy as np
 from deploy.bench.load_result import Spread
 from deploy.evidence.measured import MeasuredBlock, MeasuredRequest, ServerFigures, Timing
 from deploy.evidence.pairing import Timed
-from fleet.traffic import Outcome
 
 _Number = TypeVar("_Number", int, float)
 
 QUANTILES = np.linspace(0.0, 1.0, 21)
-BAD = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TRUNCATED, Outcome.SHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +41,14 @@ class AcceptanceFigures:
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
-    """One arm. Latencies in seconds from when a request was due, of the requests that were completed."""
+    """One arm. Latencies in seconds from when a request was due, of the requests that their own replica completed."""
 
     requests: int
     outcomes: dict[str, int]
     fallbacks: int
+    """Requests that a replica lost and that went on elsewhere."""
     bad: int
-    """Requests that failed, timed out, were cut short or turned away."""
+    """Requests that failed, timed out, were cut short or turned away, and those that a replica lost."""
     ttft: Spread | None
     tpot: Spread | None
     itl: Spread | None
@@ -81,8 +80,8 @@ def arm_figures(blocks: Sequence[MeasuredBlock], timed: Sequence[Timed]) -> ArmF
     return ArmFigures(
         requests=len(requests),
         outcomes=dict(Counter(request.outcome.value for request in requests)),
-        fallbacks=sum(request.fallbacks for request in requests),
-        bad=sum(request.outcome in BAD for request in requests),
+        fallbacks=sum(request.is_moved for request in requests),
+        bad=sum(request.is_bad for request in requests),
         ttft=Spread.of(timing.ttft for timing in timings),
         tpot=Spread.of(timing.tpot for timing in timings),
         itl=Spread.of(chain.from_iterable(timing.itl for timing in timings)),
@@ -103,8 +102,8 @@ def arm_figures(blocks: Sequence[MeasuredBlock], timed: Sequence[Timed]) -> ArmF
 
 
 def acceptance_figures(requests: Sequence[MeasuredRequest]) -> AcceptanceFigures | None:
-    """None where nothing was drafted."""
-    drafting = [request for request in requests if request.drafted]
+    """Of requests that no other path finished; None where nothing was drafted."""
+    drafting = [request for request in requests if request.has_drafts]
     if not drafting:
         return None
     drafted, accepted = (sum(getattr(request, name) for request in drafting) for name in ("drafted", "accepted"))

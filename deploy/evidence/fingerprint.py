@@ -19,7 +19,7 @@ from fleet.config import HEAD_METHODS, ModelConfig, SpeculativeConfig
 from replicas.model_store import Progress, resolve_head, resolve_model
 from router.sse import STREAM_VERSION
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Of a matrix, what its blocks ask in which order and what of it counts: raised where two runs would not compare."""
 LIBRARIES: Final = ("torch", "ray", "tokenizers", "grpcio", "speculation-fleet")
 MODEL_FILES: Final[Mapping[str, tuple[str, ...]]] = {

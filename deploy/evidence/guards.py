@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from deploy.evidence.cell_evidence import CellEvidence, Counts, Harm
@@ -43,7 +43,7 @@ def _guards(
     if claims.throughput_worse is not None:
         state = _limit_state(claims.throughput_holds, claims.throughput_worse, levels)
         yield Guard("throughput", state, _throughput_text(effects))
-    yield _rare("errors", cell.bad, rules.max_error_increase, _is_claimed(claims.more_bad, levels))
+    yield _errors(cell, rules, _is_claimed(claims.more_bad, levels))
     yield _repetition(cell.degenerate, rules, _is_claimed(claims.more_degenerate, levels))
     yield _kv_headroom(cell, rules)
     if cell.greedy_equal is not None:
@@ -72,6 +72,15 @@ def _throughput_text(effects: Effects) -> str:
         return "throughput: too few rounds"
     gain = effects.throughput.ratio()
     return f"throughput {_changes(gain.estimate, gain.low, gain.high)}"
+
+
+def _errors(cell: CellEvidence, rules: JudgeConfig, fails: bool) -> Guard:
+    """Requests that an arm did not answer, or that another replica than the one that began them did."""
+    guard = _rare("errors", cell.bad, rules.max_error_increase, fails)
+    before, after = cell.fallbacks
+    if not before and not after:
+        return guard
+    return replace(guard, text=f"{guard.text} (lost by a replica and finished by another: {before} → {after})")
 
 
 def _repetition(harm: Harm, rules: JudgeConfig, fails: bool) -> Guard:

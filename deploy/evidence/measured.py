@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fleet.traffic import Outcome
 from router.stopwatch import Stopwatch
 
+_BAD = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TRUNCATED, Outcome.SHED)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRequest:
@@ -27,12 +29,29 @@ class MeasuredRequest:
     """How many verify rounds accepted 0, 1, … drafted tokens."""
     queue_seconds: float | None
     fallbacks: int
+    """How often a replica lost it and it went on elsewhere: on the stable path, or there on another replica."""
     answer_digest: str
     is_degenerate: bool
 
     @property
+    def is_moved(self) -> bool:
+        """A replica lost it, so that nobody knows which path brought which of its tokens."""
+        return self.fallbacks > 0
+
+    @property
     def is_done(self) -> bool:
-        return self.outcome is Outcome.DONE
+        """Completed by the replica that began it."""
+        return self.outcome is Outcome.DONE and not self.is_moved
+
+    @property
+    def is_bad(self) -> bool:
+        """Failed, timed out, cut short, turned away, or lost by a replica, however well it ended elsewhere."""
+        return self.outcome in _BAD or self.is_moved
+
+    @property
+    def has_drafts(self) -> bool:
+        """Something was drafted for it, all of it by its own path."""
+        return self.drafted > 0 and not self.is_moved
 
     @property
     def output_tokens(self) -> int:
@@ -71,7 +90,8 @@ class MeasuredBlock:
     window_seconds: float
     """From when the first measured request was due until the last one ended, under full load."""
     window_tokens: int
-    """Output tokens of all requests, warm-up and cool-down included, that arrived in the window."""
+    """Output tokens that arrived in the window, of all requests, warm-up and cool-down included, but those that a
+    replica lost: other paths brought a part of theirs."""
     window_completed: int
     client_lag: float
     """95th percentile of how late the client's event loop woke up, in seconds."""

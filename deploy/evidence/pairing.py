@@ -31,7 +31,7 @@ class PairedRound:
     candidate_requests: tuple[Timed, ...]
 
     def pairs(self) -> list[tuple[Timed, Timed]]:
-        """The requests that both arms completed."""
+        """The requests that both arms completed, each on the replica that began it."""
         both = zip(self.baseline_requests, self.candidate_requests, strict=True)
         return [(one, other) for one, other in both if one.request.is_done and other.request.is_done]
 

@@ -28,6 +28,7 @@ STYLES = {Decision.KEEP: "green", Decision.DROP: "red", Decision.INCONCLUSIVE: "
 COLUMNS = (
     "requests",
     "bad",
+    "fallbacks",
     "timed out",
     "TTFT",
     "TPOT",
@@ -163,6 +164,7 @@ def _figure_rows(result: MatrixResult) -> Iterator[tuple[str, list[str]]]:
             [
                 str(figures.requests),
                 str(figures.bad),
+                str(figures.fallbacks),
                 f"{figures.outcomes.get(Outcome.TIMED_OUT, 0) / max(1, figures.requests):.1%}",
                 *(_spread(getattr(figures, name)) for name in ("ttft", "tpot", "itl")),
                 "–" if figures.gap is None else _ms(figures.gap.p99),

@@ -142,9 +142,11 @@ async def _check(path: str | None, client: ApiClient, clock: Clock) -> None:
     reply = Reply(clock.monotonic())
     messages = ({"role": "user", "content": "Say yes."},)
     await client.ask(Question(messages, max_tokens=4, sampling={"temperature": 0}, seed=0, user="bench-check"), reply)
+    who = "the router" if path is None else f"path '{path}'"
     if reply.outcome is not Outcome.DONE:
-        who = "the router" if path is None else f"path '{path}'"
         raise ConfigError(f"{who} does not answer ({reply.outcome}): {reply.answer.error or 'no text'}")
+    if reply.answer.fallbacks:
+        raise ConfigError(f"{who} lost a request that another replica finished; see `fleet status` before you measure")
     if path is not None and reply.answer.path not in (None, path):
         raise ConfigError(
             f"path '{path}' was asked for, but '{reply.answer.path}' answered: is it in the fleet's config?"

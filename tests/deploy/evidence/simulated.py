@@ -75,6 +75,8 @@ class SimulatedPath:
     """(temperature, tokens of the prompt) of the first sequence -> a further factor on the step time."""
     stall: tuple[float, float] | None = None
     """(when, how long): the one step that begins then takes so much longer."""
+    loses: Callable[[int], bool] = lambda seed: False
+    """Is the request with this seed lost, and finished by another path? It takes as long, without an error."""
 
 
 @dataclass
@@ -166,18 +168,18 @@ class SimulatedFleet(httpx.AsyncBaseTransport):
         words = sum(len(message["content"].split()) for message in body["messages"])
         sequence = _Sequence(body["seed"], body["temperature"], words, body["max_tokens"])
         self._engines[name].submit(sequence)
-        return httpx.Response(200, stream=_Events(self, name, sequence, self._paths[name].draft))
+        return httpx.Response(200, stream=_Events(self, name, sequence, self._paths[name]))
 
     def read(self) -> None:
         self._clock.advance(self.client_cost)
 
 
 class _Events(httpx.AsyncByteStream):
-    def __init__(self, fleet: SimulatedFleet, path: str, sequence: _Sequence, draft: int) -> None:
+    def __init__(self, fleet: SimulatedFleet, name: str, sequence: _Sequence, path: SimulatedPath) -> None:
         self._fleet = fleet
-        self._path = path
+        self._name = name
         self._sequence = sequence
-        self._draft = draft
+        self._path = path
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         sequence, total, is_last = self._sequence, 0, False
@@ -198,16 +200,16 @@ class _Events(httpx.AsyncByteStream):
         return {"prompt_tokens": self._sequence.prompt_tokens, "completion_tokens": total}
 
     def _metrics(self) -> dict[str, Any]:
-        rounds = self._sequence.rounds
+        rounds, draft = self._sequence.rounds, self._path.draft
         speculative = rounds and {
-            "num_draft_tokens": self._draft * len(rounds),
+            "num_draft_tokens": draft * len(rounds),
             "num_accepted_draft_tokens": sum(rounds),
-            "acceptance_histogram": [rounds.count(accepted) for accepted in range(self._draft + 1)],
+            "acceptance_histogram": [rounds.count(accepted) for accepted in range(draft + 1)],
         }
         return {
             "queue_time_ms": 0.0,
             "speculative_decoding": speculative,
-            "fleet": {"path": self._path, "fallbacks": 0},
+            "fleet": {"path": self._name, "fallbacks": int(self._path.loses(self._sequence.seed))},
         }
 
 

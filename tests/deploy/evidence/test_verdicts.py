@@ -28,6 +28,7 @@ def cell(**changes: Any) -> CellEvidence:
         ttft_room=gains(1.2),
         throughput=gains(1.2),
         bad=NO_HARM,
+        fallbacks=(0, 0),
         degenerate=NO_HARM,
         kv_usage=(0.4, 0.5),
         preemptions=(0, 0),
