@@ -69,7 +69,7 @@ def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | No
     blocks = file.whole_rounds([arm.name for arm in arms(config)])
     result = assess(config, run_facts(config, inputs, file, known), blocks)
     if predictor is not None:
-        result = replace(result, predictions=(*result.predictions, *predictor.predictions(result)))
+        result = replace(result, predictions=(*result.predictions, *predictor.predictions(result.cells)))
     return Measured(result, ended_early)
 
 

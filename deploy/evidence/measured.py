@@ -77,6 +77,13 @@ class ServerFigures:
     accept_seconds: float | None = None
     """The part of `verify_seconds` after the forward pass: sampling and accepting."""
 
+    @property
+    def drafting_share(self) -> float:
+        """Share of the rounds that had a draft; 1 where the server does not count those without."""
+        if not self.rounds or self.empty_rounds is None:
+            return 1.0
+        return self.rounds / (self.rounds + self.empty_rounds)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBlock:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deploy.evidence.config import PredictConfig
-from deploy.evidence.result import MatrixResult, Prediction
+from deploy.evidence.result import CellResult, Prediction
 from deploy.planning.acceptance import Acceptance
 from deploy.planning.architecture import Architecture
 from deploy.planning.config_file import find_architecture
@@ -38,14 +38,15 @@ class Predictor:
             for path, text in config.proposers.items()
         }
 
-    def predictions(self, result: MatrixResult) -> Iterator[Prediction]:
+    def predictions(self, cells: Iterable[CellResult]) -> Iterator[Prediction]:
         """For every closed-loop cell of a candidate with a known proposer that drafted anything."""
-        for cell in result.cells:
+        for cell in cells:
             proposer, accepted = self._proposers.get(cell.candidate), cell.candidate_figures.acceptance
             if proposer is None or accepted is None or cell.level.concurrency is None:
                 continue
             load = Load(math.ceil(cell.level.concurrency / self._config.replicas), self._config.context)
-            acceptance = Acceptance(per_position=accepted.by_position or (0.0,))
+            share = cell.candidate_figures.server.drafting_share
+            acceptance = Acceptance(per_position=accepted.by_position or (0.0,), drafting_share=share)
             is_remote = proposer.spec.method == "draft_model"
             round_trip = self._config.round_trip_ms / 1000 if is_remote else 0.0
             pairing = Pairing(self._gpu, self._cost, proposer, acceptance, round_trip)

@@ -31,7 +31,7 @@ def speed_up_by_steps(cell: CellResult) -> float | str:
         return "nothing was drafted"
     if not drafting.rounds or drafting.empty_rounds is None or drafting.draft_seconds is None:
         return "the server did not tell its rounds and their drafts' times"
-    share = drafting.rounds / (drafting.rounds + drafting.empty_rounds)
+    share = drafting.drafting_share
     length = 1 + share * accepted.accepted / accepted.rounds
     waiting = share * (drafting.draft_seconds + (drafting.wire_seconds or 0.0))
     return length * plain.verify_seconds / (drafting.verify_seconds + waiting)

@@ -16,6 +16,8 @@ class Acceptance:
 
     rate: float | None = None
     per_position: tuple[float, ...] = ()
+    drafting_share: float = 1.0
+    """Of the rounds; in the others the target decodes alone."""
 
     @property
     def longest(self) -> int | None:
@@ -23,7 +25,7 @@ class Acceptance:
         return len(self.per_position) or None
 
     def tokens_per_round(self, length: int) -> float:
-        """Expected tokens of a round with `length` drafts, the target's own included.
+        """Expected tokens of a round that drafts `length` tokens, the target's own included.
 
         (1 − α^{k+1})/(1 − α), Leviathan et al. 2022 (arXiv:2211.17192) equation 1; for measured positions
         1 + Σ p_i, of which that is the special case p_i = α^i. Positions not measured bring nothing.

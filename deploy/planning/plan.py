@@ -93,6 +93,8 @@ class ProposerPlan:
     label: str
     draft_length: int
     acceptance: str
+    drafting_share: float
+    """Share of the rounds that draft, where that was measured; else 1."""
     is_acceptance_assumed: bool
     measured_positions: int | None
     """How many positions `acceptance` was given for, where it was by position; further ones bring nothing."""
@@ -178,6 +180,7 @@ def _proposer_plan(question: Question, deployment: Deployment, cost: PassCost, s
         label=spec.label,
         draft_length=spec.draft_length,
         acceptance=str(acceptance),
+        drafting_share=acceptance.drafting_share,
         is_acceptance_assumed=spec.acceptance is None,
         measured_positions=acceptance.longest,
         parameters=proposer.parameters,

@@ -52,11 +52,10 @@ def round_seconds(pairing: Pairing, load: Load, length: int) -> float:
 
 
 def speed_up(pairing: Pairing, load: Load, length: int) -> float:
-    """Tokens/s of the round ÷ tokens/s of plain steps, at the same batch; 1 for no drafts."""
+    """Tokens/s with drafts ÷ tokens/s of plain steps, at the same batch; 1 for no drafts."""
     if length == 0:
         return 1.0
-    plain = pass_seconds(pairing.target, pairing.gpu, load, 1)
-    return pairing.acceptance.tokens_per_round(length) * plain / round_seconds(pairing, load, length)
+    return _pace(pairing, load, length) * pass_seconds(pairing.target, pairing.gpu, load, 1)
 
 
 def predict(pairing: Pairing, load: Load) -> Cell:
@@ -110,8 +109,18 @@ def peak_ratio(pairing: Pairing, context: int, plain_sequences: int, sequences: 
     plain = plain_sequences / pass_seconds(pairing.target, pairing.gpu, Load(plain_sequences, context), 1)
     if sequences == 0:
         return 0.0
-    tokens = sequences * pairing.acceptance.tokens_per_round(length)
-    return tokens / round_seconds(pairing, Load(sequences, context), length) / plain
+    return sequences * _pace(pairing, Load(sequences, context), length) / plain
+
+
+def _pace(pairing: Pairing, load: Load, length: int) -> float:
+    """Tokens/s of one sequence, where a share f of the rounds drafts and the others are plain steps.
+
+    (1 + f·(E[τ] − 1)) / (f·T_round + (1 − f)·T(1)): the mean over both kinds of rounds, in tokens and in seconds.
+    """
+    plain = pass_seconds(pairing.target, pairing.gpu, load, 1)
+    share = pairing.acceptance.drafting_share
+    tokens = 1.0 + share * (pairing.acceptance.tokens_per_round(length) - 1.0)
+    return tokens / (share * round_seconds(pairing, load, length) + (1.0 - share) * plain)
 
 
 def _draft_seconds(pairing: Pairing, load: Load, length: int) -> float:

@@ -76,6 +76,8 @@ def _proposer_view(plan: Plan, proposer: ProposerPlan) -> Iterator[RenderableTyp
         if proposer.is_acceptance_assumed
         else ""
     )
+    if proposer.drafting_share < 1.0:
+        source += f" in the {proposer.drafting_share:.0%} of the rounds that draft"
     known = proposer.measured_positions
     if known is not None and known < proposer.draft_length:
         source += f" ({known} positions given: drafts beyond them count as never accepted)"

@@ -219,7 +219,7 @@ def test_the_planner_predicts_every_cell_with_the_acceptance_measured_in_it(resu
     given = {"model": "llama-3.1-8b", "gpu": "H200", "proposers": {"speculative": "eagle3,k=4"}}
     config = config_of(predict=given)
     assert config.predict is not None
-    predictions = {item.condition: item.speed_up for item in Predictor(config.predict).predictions(result)}
+    predictions = {item.condition: item.speed_up for item in Predictor(config.predict).predictions(result.cells)}
     assert set(predictions) == {cell.condition for cell in result.cells}
     accepted = cell_of(result, "c1/greedy").candidate_figures.acceptance
     assert accepted is not None

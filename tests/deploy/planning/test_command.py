@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import app
-from deploy.planning.acceptance import parse_acceptance
-from deploy.planning.measured import acceptance_by_position
+from deploy.planning.acceptance import Acceptance, parse_acceptance
+from deploy.planning.measured import acceptance_in
 from fleet.errors import ConfigError
 
 METRICS = """\
@@ -109,9 +109,34 @@ def test_acceptance_is_read_from_a_fleets_metrics(plan: Callable[..., Any], tmp_
 
 
 def test_rates_by_position_are_per_round_and_pooled_over_paths() -> None:
-    assert acceptance_by_position(METRICS, "speculative") == (0.75, 0.5)
-    assert acceptance_by_position(METRICS) == (0.6, pytest.approx(1 / 3))
-    assert acceptance_by_position("") == ()
+    assert acceptance_in(METRICS, "speculative") == Acceptance(per_position=(0.75, 0.5))
+    pooled = acceptance_in(METRICS)
+    assert pooled is not None
+    assert pooled.per_position == (0.6, pytest.approx(1 / 3))
+    assert acceptance_in("") is None
+
+
+EMPTY_ROUNDS = """\
+# TYPE fleet_rounds_empty counter
+fleet_rounds_empty_total{path="speculative"} 1800.0
+fleet_rounds_empty_total{path="other"} 0.0
+"""
+
+
+def test_a_fleet_that_seldom_drafts_is_not_promised_what_drafting_in_every_round_would_bring(
+    plan: Callable[..., Any], tmp_path: Path
+) -> None:
+    always, seldom = tmp_path / "always.txt", tmp_path / "seldom.txt"
+    always.write_text(METRICS)
+    seldom.write_text(METRICS + EMPTY_ROUNDS)
+    arguments = ("llama-3.1-8b", "--gpu", "H100", "-p", "eagle3", "-k", "2", "-b", "1", "--path", "speculative")
+    often, rare = (answer(plan, *arguments, "--measured", str(file))["proposers"][0] for file in (always, seldom))
+    assert (rare["acceptance"], rare["drafting_share"]) == ("0.75/0.5", 0.1)
+    gains = [item["contexts"][0]["cells"][0]["speed_up"] - 1 for item in (often, rare)]
+    assert 0.0 < gains[1] < 0.2 * gains[0]
+    assert often["contexts"][0]["paying_batches"] == rare["contexts"][0]["paying_batches"]
+    told = plan(*arguments, "--measured", str(seldom)).stdout
+    assert "acceptance 0.75/0.5 in the 10% of the rounds that draft" in told
 
 
 @pytest.mark.parametrize(

@@ -116,22 +116,37 @@ def test_experts_make_small_batches_dear_and_middling_ones_pay() -> None:
     context=st.sampled_from((128, 4096, 32768)),
     length=st.integers(1, 8),
     rate=st.floats(0.05, 0.95),
+    drafting=st.floats(0.01, 1.0),
 )
 def test_the_round_trip_and_the_acceptance_named_as_limits_give_exactly_no_gain(
-    batch: int, context: int, length: int, rate: float
+    batch: int, context: int, length: int, rate: float, drafting: float
 ) -> None:
-    pair = pairing(f"eagle3,k={length}", rate)
+    pair = replace(pairing(f"eagle3,k={length}", rate), acceptance=Acceptance(rate, drafting_share=drafting))
     load = Load(batch, context)
     cell = predict(pair, load)
     assert cell.longest_round_trip_seconds is not None
     at_limit = with_round_trip(pair, cell.longest_round_trip_seconds)
     assert speed_up(at_limit, load, length) == pytest.approx(1.0)
     if cell.needed_acceptance is not None:
-        needed = replace(pair, acceptance=Acceptance(cell.needed_acceptance))
+        needed = replace(pair, acceptance=Acceptance(cell.needed_acceptance, drafting_share=drafting))
         assert speed_up(needed, load, length) == pytest.approx(1.0)
         assert (cell.speed_up > 1.0) == (rate > cell.needed_acceptance)
     else:
         assert speed_up(replace(pair, acceptance=Acceptance(1.0)), load, length) < 1.0
+
+
+@given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 30), st.integers(0, 300))
+def test_where_not_every_round_drafts_it_is_what_comes_of_counting_tokens_and_seconds_round_by_round(
+    batch: int, length: int, drafting: int, alone: int
+) -> None:
+    pair, load = pairing(DRAFT_1B, 0.75, 0.001), Load(batch, 512)
+    plain = pass_seconds(pair.target, H200, load, 1)
+    tokens = seconds = 0.0
+    for drafts in [True] * drafting + [False] * alone:
+        tokens += pair.acceptance.tokens_per_round(length) if drafts else 1.0
+        seconds += round_seconds(pair, load, length) if drafts else plain
+    seldom = replace(pair, acceptance=Acceptance(0.75, drafting_share=drafting / (drafting + alone)))
+    assert speed_up(seldom, load, length) == pytest.approx(tokens * plain / seconds)
 
 
 @given(batch=st.integers(1, 300), rate=st.floats(0.0, 1.0))
