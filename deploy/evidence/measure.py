@@ -23,6 +23,7 @@ from deploy.evidence.assess import assess
 from deploy.evidence.block_driver import BlockDriver
 from deploy.evidence.bucket_report import render_bucket_csv
 from deploy.evidence.config import MatrixConfig
+from deploy.evidence.gain_report import render_gain_csv
 from deploy.evidence.matrix import Inputs, arms
 from deploy.evidence.predicted import Predictor
 from deploy.evidence.report import render_csv, render_html
@@ -74,11 +75,12 @@ def measure(config: MatrixConfig, folder: Path, key: str | None, token: str | No
 
 
 def write_report(result: MatrixResult, folder: Path) -> None:
-    """`report` as JSON, CSV and HTML, `buckets.csv`, and `matrix.yaml`, which measures the same again."""
+    """`report` as JSON, CSV and HTML, `buckets.csv`, `gains.csv`, and `matrix.yaml`, which measures the same again."""
     (folder / CONFIG_FILE).write_text(yaml.safe_dump(result.config, sort_keys=False), encoding="utf-8")
     (folder / REPORT_FILE).write_text(to_json(result), encoding="utf-8")
     (folder / "report.csv").write_text(render_csv(result), encoding="utf-8")
     (folder / "buckets.csv").write_text(render_bucket_csv(result), encoding="utf-8")
+    (folder / "gains.csv").write_text(render_gain_csv(result), encoding="utf-8")
     (folder / "report.html").write_text(render_html(result), encoding="utf-8")
 
 

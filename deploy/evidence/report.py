@@ -20,7 +20,8 @@ from deploy.bench.load_result import Spread
 from deploy.evidence.bucket_report import bucket_map, unlike_the_cell
 from deploy.evidence.charts import charts
 from deploy.evidence.figures import ArmFigures
-from deploy.evidence.result import CellResult, Gain, MatrixResult
+from deploy.evidence.gain_report import STATISTICS, gain_rows
+from deploy.evidence.result import FEWEST_FOR_P95, CellResult, Gain, MatrixResult
 from deploy.evidence.verdicts import CellVerdict, Decision
 from fleet.traffic import Outcome
 
@@ -67,6 +68,9 @@ def render_html(result: MatrixResult) -> str:
         by_bucket=bucket_map(result),
         columns=COLUMNS,
         figures=list(_figure_rows(result)),
+        gains=list(gain_rows(result)),
+        statistics=STATISTICS,
+        fewest_for_p95=FEWEST_FOR_P95,
         charts=pictures,
         figures_json=_script_json(figures),
         plotly_js=Markup(get_plotlyjs()),

@@ -61,7 +61,7 @@ def test_a_matrix_leaves_its_reports_and_a_second_call_measures_nothing_again(se
     first = run(tmp_path, "--concurrency", "2")
     assert first.exit_code == 0, first.output
     folder = tmp_path / "out"
-    files = {"run.jsonl", "report.json", "report.csv", "buckets.csv", "report.html", "matrix.yaml"}
+    files = {"run.jsonl", "report.json", "report.csv", "buckets.csv", "gains.csv", "report.html", "matrix.yaml"}
     assert {file.name for file in folder.iterdir()} == files
     assert json.loads((folder / "report.json").read_text())["cells"][0]["condition"] == "c2/greedy"
     asked = len(fleet.asked)
@@ -128,7 +128,7 @@ def test_the_pages_of_a_result_are_made_again_from_its_json(serve: Any, tmp_path
     made, again = tmp_path / "out", tmp_path / "new" / "folder"
     result = CliRunner().invoke(app, ["report", str(made / "report.json"), "-o", str(again)])
     assert result.exit_code == 0, result.output
-    names = ("report.json", "report.csv", "buckets.csv", "report.html", "matrix.yaml")
+    names = ("report.json", "report.csv", "buckets.csv", "gains.csv", "report.html", "matrix.yaml")
     assert all((again / name).read_bytes() == (made / name).read_bytes() for name in names)
 
 
