@@ -52,6 +52,7 @@ class MatrixEvidence(PlanSection):
     recommendation: str
     fingerprints: dict[PathName, dict[str, str]]
     cells: tuple[Cell, ...] = Field((), description="Where it wins.")
+    losing: tuple[str, ...] = Field((), description="Lengths for which it loses in cells that are kept.")
     kinds: dict[str, int] = Field(default_factory=dict, description="Requests by `fleet.traffic_kinds.kind_of`.")
     acceptance: dict[SamplingMode, Span] = Field(default_factory=dict, description="Mean per request, of a round.")
     peak_open: int | None = Field(None, ge=1, description="Most requests open at once that were measured.")

@@ -200,6 +200,11 @@ def cautions(plan: Plan, *, speculates: bool = True) -> list[str]:
         found.append("evidence: none is given, so nothing but the guardrails says whether speculation pays")
     if plan.matrix is not None and plan.matrix.decision != "keep":
         found.append(f"evidence: {plan.matrix.recommendation}")
+    elif plan.matrix is not None and plan.matrix.losing:
+        found.append(
+            f"evidence: in cells that it keeps it loses for {'; '.join(plan.matrix.losing)}: restrict the plan "
+            "(eligible: max_prompt_tokens), or measure such requests apart"
+        )
     if not plan.guardrails.statistical:
         found.append("guardrails: only hard failures are watched; add itl_p95 and error_rate")
     if plan.guardrails.peak_throughput and plan.eligible != Eligible():

@@ -50,19 +50,34 @@ def _about(candidate: str, cells: Sequence[CellResult], objective: str) -> str:
     if not kept and any(Decision.KEEP in _bucket_decisions(cell) for cell in cells):
         sentences.append("Do not roll it out for all of them; measure the lengths for which it pays by themselves.")
     else:
-        sentences.append(_advice(candidate, len(kept), len(dropped), len(cells)))
+        sentences.append(_advice(candidate, cells))
     text = " ".join(sentences)
     return text if kept else f"{candidate}: {text}"
 
 
-def _advice(candidate: str, kept: int, dropped: int, total: int) -> str:
-    if kept == total:
-        return f"Roll {candidate} out, by a canary."
-    if kept and dropped:
-        return f"Use {candidate} only where it pays, and leave the rest on the baseline."
-    if kept:
-        return f"Use {candidate} where it pays; for the rest stay on the baseline until more rounds tell."
-    if dropped:
+def losing_buckets(cells: Sequence[CellResult]) -> tuple[str, ...]:
+    """The buckets that are dropped in cells that are kept, such as `(prompt ≤1024, output ≤32) in greedy at 1 open`."""
+    return tuple(
+        f"({bucket}) in {_name(cell)}"
+        for cell in cells
+        if cell.verdict.decision is Decision.KEEP
+        for bucket, verdict in cell.bucket_verdicts().items()
+        if verdict.decision is Decision.DROP
+    )
+
+
+def _advice(candidate: str, cells: Sequence[CellResult]) -> str:
+    decisions = {cell.verdict.decision for cell in cells}
+    losing = ", and for ".join(losing_buckets(cells))
+    if decisions == {Decision.KEEP}:
+        exception = f", except for {losing}, where it loses" if losing else ""
+        return f"Roll {candidate} out, by a canary{exception}."
+    even_there = f" Even there it loses for {losing}." if losing else ""
+    if {Decision.KEEP, Decision.DROP} <= decisions:
+        return f"Use {candidate} only where it pays, and leave the rest on the baseline.{even_there}"
+    if Decision.KEEP in decisions:
+        return f"Use {candidate} where it pays; for the rest stay on the baseline until more rounds tell.{even_there}"
+    if Decision.DROP in decisions:
         return "Do not roll it out."
     return "Stay on the baseline until there is evidence."
 

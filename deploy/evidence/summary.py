@@ -12,7 +12,7 @@ from canary.evidence import Cell, MatrixEvidence, Span
 from deploy.evidence.config import MatrixConfig, parse_matrix
 from deploy.evidence.draft_lengths import acceptance_at, best_length
 from deploy.evidence.profile import mode_of
-from deploy.evidence.recommendation import recommend
+from deploy.evidence.recommendation import losing_buckets, recommend
 from deploy.evidence.result import CONFIG_FILE, CellResult, read_result
 from deploy.evidence.verdicts import Decision
 from fleet.errors import ConfigError
@@ -43,6 +43,7 @@ def evidence_for(folder: Path, stable: str, canary: str) -> MatrixEvidence:
         recommendation=recommend(cells, result.objective, result.rounds_done, result.rounds_planned),
         fingerprints={path: result.fingerprints.get(path, {}) for path in (stable, canary)},
         cells=tuple(winning_cells(cells, config)),
+        losing=losing_buckets(cells),
         kinds=result.kinds,
         acceptance={
             SamplingMode(mode): Span(low=low, high=high)

@@ -129,3 +129,15 @@ def test_evidence_that_wins_only_in_part_is_told_when_everything_is_to_move() ->
     part = matrix_evidence(decision="inconclusive", recommendation="Use it only where it pays.")
     assert "evidence: Use it only where it pays." in cautions(read_plan(plan_on(part)))
     assert not [line for line in cautions(read_plan(plan_on(matrix_evidence()))) if line.startswith("evidence")]
+
+
+def test_evidence_that_keeps_every_cell_but_loses_for_some_lengths_says_so_when_a_rollout_starts(
+    tmp_path: Path,
+) -> None:
+    losing = ("(prompt ≤1024, output ≤32) in greedy at 1 open",)
+    plan = plan_on(matrix_evidence(losing=losing))
+    (told,) = [line for line in cautions(read_plan(plan)) if line.startswith("evidence")]
+    assert told.startswith(f"evidence: in cells that it keeps it loses for {losing[0]}: restrict the plan")
+    world = World(tmp_path)
+    world.run(6)
+    assert told in world.command("start", plan=plan)["warnings"]

@@ -10,7 +10,7 @@ from rich.console import Console
 from deploy.evidence.bootstrap import Interval
 from deploy.evidence.bucket_report import bucket_map, render_bucket_csv
 from deploy.evidence.compare import compare, remarks
-from deploy.evidence.recommendation import recommend
+from deploy.evidence.recommendation import losing_buckets, recommend
 from deploy.evidence.report import render_html, render_table
 from deploy.evidence.result import CellResult, MatrixResult, read_result, to_json
 from deploy.evidence.verdicts import CellVerdict, Decision
@@ -106,7 +106,8 @@ def test_a_comparison_names_the_bucket_whose_verdict_changed(plain: MatrixResult
             Decision.KEEP,
             Decision.KEEP,
             Decision.DROP,
-            f"By length of prompt and answer: greedy at 1 open pays for ({SHORT}), costs for ({LONG}). Roll",
+            f"By length of prompt and answer: greedy at 1 open pays for ({SHORT}), costs for ({LONG}). "
+            f"Roll speculative out, by a canary, except for ({LONG}) in greedy at 1 open, where it loses.",
         ),
         (
             Decision.DROP,
@@ -152,3 +153,14 @@ def test_a_report_from_before_buckets_were_judged_is_still_read_and_shown(tmp_pa
 
 def test_the_committed_example_is_still_read() -> None:
     assert read_result(EXAMPLE).cells
+
+
+def test_where_it_pays_here_and_there_the_advice_names_the_lengths_for_which_it_loses_even_there(
+    plain: MatrixResult,
+) -> None:
+    first, second = plain.cells
+    kept = judged(first, Decision.KEEP, short=Decision.KEEP, long=Decision.DROP)
+    lost = judged(second, Decision.DROP, short=Decision.DROP, long=Decision.DROP)
+    assert losing_buckets([kept, lost]) == (f"({LONG}) in greedy at 1 open",)
+    text = recommend([kept, lost], "tpot", 8, 8)
+    assert text.endswith(f"the rest on the baseline. Even there it loses for ({LONG}) in greedy at 1 open.")

@@ -235,3 +235,15 @@ def test_a_prediction_that_cannot_be_made_is_refused_before_the_run() -> None:
 
 def test_what_was_written_is_read_again(folder: Path, result: MatrixResult) -> None:
     assert read_result(folder) == result
+
+
+def test_what_is_lost_by_length_where_the_cell_is_kept_goes_with_the_evidence(
+    tmp_path: Path, result: MatrixResult
+) -> None:
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    cell = decided(cell_of(result, "c1/greedy"), Decision.KEEP)
+    dropped = replace(cell.verdict, decision=Decision.DROP)
+    slices = tuple(replace(part, verdict=dropped) if part.kind == "bucket" else part for part in cell.slices)
+    write_report(replace(result, cells=(replace(cell, slices=slices), *result.cells[1:])), folder)
+    assert evidence_for(folder, "baseline", "speculative").losing == ("(prompt ≤256, output ≤32) in greedy at 1 open",)
