@@ -52,7 +52,7 @@ def unlike_the_cell(cell: CellResult) -> Iterator[tuple[str, CellVerdict]]:
 
 
 def render_bucket_csv(result: MatrixResult) -> str:
-    """One row per bucket of each cell, durations in seconds; empty is not known."""
+    """One row per bucket of each cell, in seconds; empty is not known. The gain is what the verdict rests on."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -65,7 +65,8 @@ def _rows(cell: CellResult) -> Iterator[dict[str, object]]:
     for part in cell.slices:
         if part.verdict is None:
             continue
-        low, high = part.gain.interval or (None, None)
+        gain = part.verdict.gain
+        estimate, low, high = (None, None, None) if gain is None else (gain.estimate, gain.low, gain.high)
         acceptance = None if part.acceptance is None else part.acceptance.rate
         known = {
             "condition": cell.condition,
@@ -73,7 +74,7 @@ def _rows(cell: CellResult) -> Iterator[dict[str, object]]:
             "bucket": part.name,
             "pairs": part.pairs,
             "verdict": part.verdict.decision.value,
-            "gain": part.gain.estimate,
+            "gain": estimate,
             "gain_low": low,
             "gain_high": high,
             "baseline_tpot": part.baseline_tpot,

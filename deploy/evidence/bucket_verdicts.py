@@ -27,9 +27,9 @@ def judge_buckets(
 ) -> list[list[CellVerdict]]:
     """The verdicts on each cell's buckets, in their order.
 
-    The chance that any keep or drop of a bucket is false is at most alpha over all buckets: they are corrected for each
-    other and not for the cells, which so lose no power. The only bucket of a cell is the cell, with its verdict; no
-    second claim is made of it.
+    The chance that any keep or drop of a bucket is false is at most alpha over all buckets of cells that have several:
+    they are corrected for each other and not for the cells, which so lose no power. The only bucket of a cell is the
+    cell, with its verdict, which is one of the cells' claims and under their promise; no second claim is made of it.
     """
     claimed = [
         bucket_evidence(judged, part, config)

@@ -51,7 +51,7 @@ class Slice:
     acceptance: AcceptanceFigures | None
     """The candidate's."""
     verdict: CellVerdict | None = None
-    """Of a bucket; the only bucket of a cell has the cell's. None of a category, and in older reports."""
+    """Of a bucket; the only bucket of a cell has the cell's and its gain. None of a category, and in older reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class MatrixResult:
     baseline: str
     objective: str
     alpha: float
-    """Chance of any false keep or drop over all cells, and once more over all buckets."""
+    """Chance of any false keep or drop over all cells, and once more over the buckets of cells that have several."""
     config: dict[str, Any]
     rounds_done: int
     rounds_planned: int

@@ -78,8 +78,21 @@ def test_the_csv_has_a_row_for_every_bucket_of_a_cell(result: MatrixResult) -> N
     found = [(row["condition"], row["bucket"], row["verdict"]) for row in rows]
     assert found == [("c1/greedy", LONG, "drop"), ("c1/greedy", SHORT, "keep"), ("c2/greedy", SHORT, "inconclusive")]
     assert rows[0]["reason"] == "a reason to drop"
-    assert rows[0]["gain_low"] == ""  # one round gives no interval
+    assert [rows[0][name] for name in ("gain", "gain_low", "gain_high")] == ["1.2", "1.1", "1.3"]
     assert float(rows[0]["baseline_tpot"]) > 0
+
+
+def test_the_only_bucket_of_a_cell_that_is_judged_by_throughput_has_its_gain_in_throughput(
+    tmp_path: Path,
+) -> None:
+    clock = VirtualClock()
+    fleet = SimulatedFleet(clock, 0, baseline=SimulatedPath(), speculative=SimulatedPath(prefill=0.02))
+    config = config_of(load={"concurrency": [1]}, rounds=5, requests=2, judge={"objective": "throughput"})
+    result = measure(config, fleet, clock, open_file(config, tmp_path / "run.jsonl"))
+    for cell, row in zip(result.cells, csv.DictReader(io.StringIO(render_bucket_csv(result))), strict=True):
+        assert cell.verdict.gain is not None
+        assert float(row["gain"]) == cell.verdict.gain.estimate < 0.9
+        assert float(row["candidate_tpot"]) == pytest.approx(float(row["baseline_tpot"]), rel=0.1)
 
 
 def test_the_terminal_names_the_buckets_that_are_not_judged_as_their_cell(result: MatrixResult) -> None:
