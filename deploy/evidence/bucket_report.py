@@ -7,10 +7,17 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deploy.bench.load_result import Spread
 from deploy.evidence.buckets import in_order
+from deploy.evidence.figures import PartFigures
 from deploy.evidence.result import CellResult, MatrixResult
 from deploy.evidence.verdicts import CellVerdict
 
+ARMS = ("baseline", "candidate")
+SPREADS = tuple((metric, place) for metric in ("ttft", "itl", "e2e") for place in ("p50", "p95"))
+FIGURES = tuple(
+    f"{arm}_{name}" for arm in ARMS for name in ("requests", "bad", *(f"{metric}_{place}" for metric, place in SPREADS))
+)
 COLUMNS = (
     "condition",
     "arm",
@@ -23,6 +30,7 @@ COLUMNS = (
     "baseline_tpot",
     "candidate_tpot",
     "acceptance",
+    *FIGURES,
     "reason",
 )
 
@@ -80,6 +88,20 @@ def _rows(cell: CellResult) -> Iterator[dict[str, object]]:
             "baseline_tpot": part.baseline_tpot,
             "candidate_tpot": part.candidate_tpot,
             "acceptance": acceptance,
+            **dict(_figures("baseline", part.baseline_figures)),
+            **dict(_figures("candidate", part.candidate_figures)),
             "reason": part.verdict.reason,
         }
         yield {name: value for name, value in known.items() if value is not None}
+
+
+def _figures(arm: str, figures: PartFigures | None) -> Iterator[tuple[str, object]]:
+    """The columns of one arm; those that older reports do not know are left out."""
+    if figures is None:
+        return
+    yield f"{arm}_requests", figures.requests
+    yield f"{arm}_bad", figures.bad
+    for metric, place in SPREADS:
+        spread: Spread | None = getattr(figures, metric)
+        if spread is not None:
+            yield f"{arm}_{metric}_{place}", getattr(spread, place)

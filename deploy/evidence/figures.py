@@ -71,6 +71,18 @@ class ArmFigures:
     """ttft, tpot, itl and e2e: quantiles 0, 0.05, …, 1; a metric without a value is left out."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartFigures:
+    """The requests of one arm in a bucket or category. Latencies in seconds, as in `ArmFigures`."""
+
+    requests: int
+    bad: int
+    ttft: Spread | None
+    tpot: Spread | None
+    itl: Spread | None
+    e2e: Spread | None
+
+
 def arm_figures(blocks: Sequence[MeasuredBlock], timed: Sequence[Timed]) -> ArmFigures:
     """The figures of an arm's blocks, whose requests are `timed`."""
     requests = [item.request for item in timed]
@@ -98,6 +110,19 @@ def arm_figures(blocks: Sequence[MeasuredBlock], timed: Sequence[Timed]) -> ArmF
         acceptance=acceptance_figures(requests),
         server=_combined([block.server for block in blocks]),
         distributions=_distributions(timings),
+    )
+
+
+def part_figures(timed: Sequence[Timed]) -> PartFigures:
+    """Of a part of an arm's requests: only what each request has by itself."""
+    timings = [item.timing for item in timed if item.request.is_done]
+    return PartFigures(
+        requests=len(timed),
+        bad=sum(item.request.is_bad for item in timed),
+        ttft=Spread.of(timing.ttft for timing in timings),
+        tpot=Spread.of(timing.tpot for timing in timings),
+        itl=Spread.of(chain.from_iterable(timing.itl for timing in timings)),
+        e2e=Spread.of(timing.e2e for timing in timings),
     )
 
 

@@ -21,7 +21,7 @@ from deploy.evidence.bucket_report import bucket_map, unlike_the_cell
 from deploy.evidence.charts import charts
 from deploy.evidence.figures import ArmFigures
 from deploy.evidence.gain_report import STATISTICS, gain_rows
-from deploy.evidence.result import FEWEST_FOR_P95, CellResult, Gain, MatrixResult
+from deploy.evidence.result import FEWEST_FOR_P95, CellResult, Gain, MatrixResult, Slice
 from deploy.evidence.verdicts import CellVerdict, Decision
 from fleet.traffic import Outcome
 
@@ -76,6 +76,7 @@ def render_html(result: MatrixResult) -> str:
         plotly_js=Markup(get_plotlyjs()),
         config=yaml.safe_dump(result.config, sort_keys=False),
         gain_text=_gain_text,
+        both=_both,
         ms=_ms,
     )
 
@@ -209,6 +210,14 @@ def _gain_text(gain: Gain) -> str:
 
 def _spread(spread: Spread | None) -> str:
     return "–" if spread is None else f"{_ms(spread.p50)} / {_ms(spread.p95)}"
+
+
+def _both(part: Slice, metric: str) -> str:
+    """A latency of a part in both arms; empty in reports from before parts had them."""
+    if part.baseline_figures is None or part.candidate_figures is None:
+        return "–"
+    arms = (part.baseline_figures, part.candidate_figures)
+    return " → ".join(_spread(getattr(arm, metric)) for arm in arms)
 
 
 def _ms(seconds: float | None) -> str:

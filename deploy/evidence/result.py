@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from deploy.evidence.bootstrap import Interval
-from deploy.evidence.figures import AcceptanceFigures, ArmFigures
+from deploy.evidence.figures import AcceptanceFigures, ArmFigures, PartFigures
 from deploy.evidence.matrix import LoadLevel
 from deploy.evidence.verdicts import CellVerdict
 from fleet.config import explain
@@ -52,6 +52,9 @@ class Slice:
     """The candidate's."""
     verdict: CellVerdict | None = None
     """Of a bucket; the only bucket of a cell has the cell's and its gain. None of a category, and in older reports."""
+    baseline_figures: PartFigures | None = None
+    """None in older reports; so is `candidate_figures`."""
+    candidate_figures: PartFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from deploy.evidence.buckets import in_order, shared_bucket
 from deploy.evidence.config import MatrixConfig
-from deploy.evidence.figures import acceptance_figures
+from deploy.evidence.figures import acceptance_figures, part_figures
 from deploy.evidence.gains import mean_gain
 from deploy.evidence.measured import MeasuredRequest
 from deploy.evidence.pairing import THROUGHPUT, PairedRound, only
@@ -53,6 +53,8 @@ def slice_of(kind: str, part: Part, verdict: CellVerdict | None, config: MatrixC
         candidate_tpot=_mean([other.timing.tpot for _, other in pairs]),
         acceptance=acceptance_figures([other.request for _, other in pairs]),
         verdict=verdict,
+        baseline_figures=part_figures([timed for item in part.rounds for timed in item.baseline_requests]),
+        candidate_figures=part_figures([timed for item in part.rounds for timed in item.candidate_requests]),
     )
 
 

@@ -1,7 +1,7 @@
 import csv
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,31 @@ def test_the_csv_has_a_row_for_every_bucket_of_a_cell(result: MatrixResult) -> N
     assert float(rows[0]["baseline_tpot"]) > 0
 
 
+def test_the_only_bucket_of_a_cell_has_the_figures_of_its_arms(plain: MatrixResult) -> None:
+    rows = list(csv.DictReader(io.StringIO(render_bucket_csv(plain))))
+    for cell, row in zip(plain.cells, rows, strict=True):
+        (part,) = (part for part in cell.slices if part.kind == "bucket")
+        of_part = (part.baseline_figures, part.candidate_figures)
+        of_cell = (cell.baseline_figures, cell.candidate_figures)
+        for name, mine, whole in zip(("baseline", "candidate"), of_part, of_cell, strict=True):
+            assert mine is not None
+            assert asdict(mine) == {key: value for key, value in asdict(whole).items() if key in asdict(mine)}
+            assert mine.itl is not None
+            assert float(row[f"{name}_itl_p95"]) == mine.itl.p95
+            assert (row[f"{name}_requests"], row[f"{name}_bad"]) == ("2", "0")
+
+
+def test_the_page_shows_both_arms_of_every_part(plain: MatrixResult) -> None:
+    part = plain.cells[0].slices[0]
+    assert part.baseline_figures is not None
+    assert part.candidate_figures is not None
+    before, after = part.baseline_figures.ttft, part.candidate_figures.ttft
+    assert before is not None
+    assert after is not None
+    shown = " → ".join(f"{arm.p50 * 1000:.1f} / {arm.p95 * 1000:.1f}" for arm in (before, after))
+    assert f"<td>{shown}</td>" in render_html(plain)
+
+
 def test_the_only_bucket_of_a_cell_that_is_judged_by_throughput_has_its_gain_in_throughput(
     tmp_path: Path,
 ) -> None:
@@ -156,7 +181,8 @@ def test_a_report_from_before_buckets_were_judged_is_still_read_and_shown(tmp_pa
     written = json.loads(to_json(plain))
     for cell in written["cells"]:
         for part in cell["slices"]:
-            del part["verdict"]
+            for newer in ("verdict", "baseline_figures", "candidate_figures"):
+                del part[newer]
     (tmp_path / "report.json").write_text(json.dumps(written))
     old = read_result(tmp_path)
     assert bucket_map(old).rows == ()

@@ -59,6 +59,9 @@ def test_a_candidate_that_is_fast_but_loses_requests_to_stable_is_dropped(tmp_pa
     figures = cell.candidate_figures
     assert (figures.outcomes, figures.fallbacks, figures.bad) == ({"done": 32}, 8, 8)
     assert {part.pairs for part in cell.slices if part.kind == "bucket"} == {24}
+    (bucket,) = (part.candidate_figures for part in cell.slices if part.kind == "bucket")
+    assert bucket is not None
+    assert (bucket.requests, bucket.bad) == (32, 8)
 
 
 def test_a_baseline_that_loses_as_many_is_charged_alike(tmp_path: Path) -> None:
