@@ -157,6 +157,7 @@ FAMILIES: Mapping[str, Family] = {
         _gauge("fleet_verify_seconds", "Mean time of a target step without prefill, over the replicas that had any."),
         _gauge("fleet_accept_seconds", "Mean time of sampling and accepting in such a step; 0 on a GPU: not known."),
         _gauge("fleet_wire_seconds", "Mean time on the verify stream per round, over the replicas that had any."),
+        _gauge("fleet_gpu_memory_bytes", "Most that the path's targets have had allocated on GPUs; 0 without one."),
         _gauge(
             "fleet_snapshot_time_seconds",
             "When the controller took this snapshot, since the Unix epoch; it stands still while that is away.",
@@ -349,6 +350,7 @@ def _of_replicas(replicas: Sequence[ReplicaReport]) -> dict[str, float]:
         "fleet_verify_seconds": _mean_of_busy(replica.verify_seconds for replica in replicas),
         "fleet_accept_seconds": _mean_of_busy(replica.accept_seconds for replica in replicas),
         "fleet_wire_seconds": _mean_of_busy(replica.wire_seconds for replica in replicas),
+        "fleet_gpu_memory_bytes": sum(replica.gpu_memory_bytes for replica in replicas),
     }
 
 

@@ -309,3 +309,5 @@ class ReplicaReport:
     """The machine or container for which `oom_kills` counts; empty where the kernel does not tell."""
     oom_kills: int = 0
     """Processes that the kernel has killed there for want of memory."""
+    gpu_memory_bytes: int = 0
+    """Most that the target's process has had allocated on its GPU since it started; 0 without a GPU."""

@@ -11,6 +11,7 @@ import signal
 import sys
 from dataclasses import dataclass, field
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from fleet.clock import Clock, SystemClock
@@ -113,6 +114,7 @@ class TargetWorker:
             draft_seconds=draft.draft_seconds,
             verify_seconds=(stats.decoding_seconds - before.decoding_seconds) / steps,
             accept_seconds=(stats.accepting_seconds - before.accepting_seconds) / steps,
+            gpu_memory_bytes=torch.cuda.max_memory_allocated(),
             wire_seconds=draft.wire_seconds,
             out_of_memory=stats.out_of_memory + draft.out_of_memory,
             running_limit=stats.running_limit,

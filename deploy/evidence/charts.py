@@ -155,8 +155,12 @@ def _memory(result: MatrixResult) -> Chart:
     arms = [(name, arm.server.memory_bytes) for name, arm in _arms(result.cells) if arm.server.memory_bytes]
     sizes = [(size or 0) / 2**30 for _, size in arms]
     traces = [{"type": "bar", "x": [name for name, _ in arms], "y": sizes}] if arms else []
-    note = "Resident memory of the path's processes on this machine, target and draft together."
-    return Chart.single("memory", "Memory", note, {"data": traces, "layout": {"yaxis": {"title": {"text": "GiB"}}}})
+    note = (
+        "Resident memory of the path's processes on this machine, target and draft together. What the targets "
+        "allocated on GPUs is among the figures above."
+    )
+    figure = {"data": traces, "layout": {"yaxis": {"title": {"text": "GiB"}}}}
+    return Chart.single("memory", "Host memory", note, figure)
 
 
 def _arms(cells: Iterable[CellResult]) -> Iterator[tuple[str, ArmFigures]]:

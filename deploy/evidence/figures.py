@@ -172,6 +172,7 @@ def _combined(blocks: Sequence[ServerFigures]) -> ServerFigures:
         late_rounds=_known(sum, (block.late_rounds for block in blocks)),
         memory_bytes=_known(max, (block.memory_bytes for block in blocks)),
         accept_seconds=_known(_mean, (block.accept_seconds for block in blocks)),
+        gpu_memory_bytes=_known(max, (block.gpu_memory_bytes for block in blocks)),
     )
 
 

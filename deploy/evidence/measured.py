@@ -73,9 +73,11 @@ class ServerFigures:
     empty_rounds: int | None = None
     late_rounds: int | None = None
     memory_bytes: int | None = None
-    """Highest resident memory of the path's processes, where they run on this machine."""
+    """Most host memory (resident) of the path's processes together, where they run on this machine."""
     accept_seconds: float | None = None
     """The part of `verify_seconds` after the forward pass: sampling and accepting."""
+    gpu_memory_bytes: int | None = None
+    """Most that the path's target processes have had allocated on GPUs since they began; not a draft worker's."""
 
     @property
     def drafting_share(self) -> float:

@@ -48,7 +48,8 @@ COLUMNS = (
     "accept",
     "wire",
     "KV",
-    "memory GiB",
+    "host memory GiB",
+    "GPU memory GiB",
 )
 
 
@@ -191,7 +192,8 @@ def _figure_rows(result: MatrixResult) -> Iterator[tuple[str, list[str]]]:
                     )
                 ),
                 "–" if server.kv_usage is None else f"{server.kv_usage:.0%}",
-                "–" if server.memory_bytes is None else f"{server.memory_bytes / 2**30:.2f}",
+                _gib(server.memory_bytes),
+                _gib(server.gpu_memory_bytes),
             ],
         )
 
@@ -222,6 +224,10 @@ def _both(part: Slice, metric: str) -> str:
 
 def _ms(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds * 1000:.1f}"
+
+
+def _gib(size: int | None) -> str:
+    return "–" if size is None else f"{size / 2**30:.2f}"
 
 
 def _or_empty(holder: object | None, name: str) -> object:

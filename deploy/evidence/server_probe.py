@@ -1,4 +1,4 @@
-"""What does the server say of itself while a block runs? Its public metrics, and its processes' memory where local."""
+"""What does the server say of itself while a block runs? Its public metrics, and its host memory where local."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ TIMES = {
     "wire_seconds": "fleet_wire_seconds",
 }
 KV_USAGE = "vllm:kv_cache_usage_perc"
+GPU_MEMORY = "fleet_gpu_memory_bytes"
 
 Scrape = Mapping[str, float]
 
@@ -41,7 +42,7 @@ class _Look:
 
 
 class LocalMemory:
-    """Whose memory is a path's, in a fleet on this machine?"""
+    """Whose host memory is a path's, in a fleet on this machine?"""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
@@ -119,6 +120,7 @@ def figures_of(looks: Sequence[_Look]) -> ServerFigures:
     """What changed between the first and the last look, and what was seen on the way."""
     scrapes = [look.scrape for look in looks]
     memory = [look.memory_bytes for look in looks if look.memory_bytes is not None]
+    gpu_memory = _over(scrapes, GPU_MEMORY, max)
     counted = {field: _increase(scrapes, name) for field, name in COUNTERS.items()}
     # The first look shows steps and rounds of what ran before.
     times = {field: _over(scrapes[1:], name, _mean_of_positive) for field, name in TIMES.items()}
@@ -136,6 +138,7 @@ def figures_of(looks: Sequence[_Look]) -> ServerFigures:
         empty_rounds=counted["empty_rounds"],
         late_rounds=counted["late_rounds"],
         memory_bytes=max(memory, default=None),
+        gpu_memory_bytes=round(gpu_memory) if gpu_memory else None,
     )
 
 

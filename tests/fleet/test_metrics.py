@@ -59,6 +59,7 @@ def test_gauges_are_sums_and_means_over_the_replicas():
         ReplicaReport("speculative", "a", 1, 3, 1, 100, 1000, 0, 0, draft="healthy", draft_seconds=0.01),
         ReplicaReport("speculative", "b", 2, 5, 0, 300, 1000, 0, 0, draft="lost", draft_seconds=0.03),
     ]
+    replicas = [replace(replica, gpu_memory_bytes=gib * 2**30) for replica, gib in zip(replicas, (3, 4), strict=True)]
     snapshot = Snapshot("tiny", [path(replicas=replicas, replicas_wanted=3, in_flight=8)])
     assert value(snapshot, "vllm:num_requests_running", **LABELS) == 8
     assert value(snapshot, "vllm:num_requests_waiting", **LABELS) == 1
@@ -66,6 +67,7 @@ def test_gauges_are_sums_and_means_over_the_replicas():
     assert value(snapshot, "fleet_draft_seconds", **LABELS) == pytest.approx(0.02)
     assert value(snapshot, "fleet_draft_workers", health="lost", **LABELS) == 1
     assert value(snapshot, "fleet_replicas_wanted", **LABELS) == 3
+    assert value(snapshot, "fleet_gpu_memory_bytes", **LABELS) == 7 * 2**30
     assert value(snapshot, "fleet_streams_in_flight", **LABELS) == 8
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError, DeadlineExceeded, ReplicaLost
@@ -94,6 +95,10 @@ async def test_a_draft_that_never_comes_costs_no_answer(worker: TargetWorker, fo
             assert answers(await plain.run(*requests)) == answers(await waiting.run(*requests))
         assert alone.report("r").draft_link == dict.fromkeys(DRAFT_LINK_EVENTS, 0)
         assert worker.report("r").draft_link == {}
+
+
+async def test_a_report_tells_gpu_memory_where_there_is_any(worker: TargetWorker) -> None:
+    assert worker.report("r").gpu_memory_bytes == torch.cuda.max_memory_allocated()
 
 
 async def test_two_routers_share_an_engine_and_their_ids_do_not_clash(worker: TargetWorker) -> None:

@@ -242,6 +242,7 @@ def with_server_figures(result: MatrixResult) -> MatrixResult:
         wire_seconds=0.001,
         memory_bytes=2**30,
         accept_seconds=0.002,
+        gpu_memory_bytes=3 * 2**30,
     )
     cells = tuple(
         replace(
@@ -252,6 +253,16 @@ def with_server_figures(result: MatrixResult) -> MatrixResult:
         for cell in result.cells
     )
     return replace(result, cells=cells)
+
+
+def test_the_page_tells_host_memory_from_that_of_gpus(result: MatrixResult) -> None:
+    page = render_html(with_server_figures(result))
+    body = page[page.index("<h2>Figures</h2>") :]
+    assert "<th>host memory GiB</th><th>GPU memory GiB</th>" in body
+    assert "<td>1.00</td><td>3.00</td></tr>" in body
+    assert "<h2>Host memory</h2>" in body
+    assert "<h2>Memory</h2>" not in body
+    assert "<td>–</td><td>–</td></tr>" in render_html(result)
 
 
 def test_the_predicted_curve_stands_beside_the_measured_one(result: MatrixResult) -> None:

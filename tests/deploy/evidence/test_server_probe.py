@@ -62,3 +62,10 @@ def test_the_time_of_a_draft_that_was_not_made_is_unknown_though_its_gauge_stand
     figures = watch([scrape(0, 10, 0.1, 0.004)] * 4, seconds=1.5)
     assert figures.rounds == 0
     assert figures.draft_seconds is None
+
+
+def test_gpu_memory_is_the_most_that_was_seen_and_unknown_without_a_gpu() -> None:
+    text = '# TYPE fleet_gpu_memory_bytes gauge\nfleet_gpu_memory_bytes{path="speculative"} '
+    sizes = ("1.0e+09", "3.0e+09", "3.0e+09", "3.0e+09")
+    assert watch([httpx.Response(200, text=f"{text}{size}\n") for size in sizes], 1.5).gpu_memory_bytes == 3 * 10**9
+    assert watch([httpx.Response(200, text=f"{text}0\n")] * 4, seconds=0.5).gpu_memory_bytes is None

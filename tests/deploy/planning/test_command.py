@@ -112,7 +112,7 @@ def test_rates_by_position_are_per_round_and_pooled_over_paths() -> None:
     assert acceptance_in(METRICS, "speculative") == Acceptance(per_position=(0.75, 0.5))
     pooled = acceptance_in(METRICS)
     assert pooled is not None
-    assert pooled.per_position == (0.6, pytest.approx(1 / 3))
+    assert pooled.per_position == pytest.approx((0.6, 1 / 3))
     assert acceptance_in("") is None
 
 
