@@ -65,9 +65,7 @@ def test_a_95th_percentile_of_few_requests_has_no_interval(result: MatrixResult)
 
 
 def test_the_csv_holds_every_gain_of_the_report(result: MatrixResult) -> None:
-    rows = {
-        (row["metric"], row["statistic"]): row for row in csv.DictReader(io.StringIO(render_gain_csv(result)))
-    }
+    rows = {(row["metric"], row["statistic"]): row for row in csv.DictReader(io.StringIO(render_gain_csv(result)))}
     gains = result.cells[0].gains
     assert set(rows) == {(gain.metric, gain.statistic) for gain in gains}
     assert {row["condition"] for row in rows.values()} == {"c1/greedy"}

@@ -92,7 +92,9 @@ def test_a_lost_request_counts_as_if_it_had_failed(tmp_path: Path) -> None:
         )
     )
     failed = changed(lambda request: replace(request, outcome=Outcome.FAILED))
-    assert (lost.verdict, lost.gains, lost.slices) == (failed.verdict, failed.gains, failed.slices)
+    assert (lost.gains, lost.equal_answers) == (failed.gains, failed.equal_answers)
+    assert (lost.verdict.decision, lost.verdict.gain) == (failed.verdict.decision, failed.verdict.gain)
+    assert [part.gain for part in lost.slices] == [part.gain for part in failed.slices]
     assert lost.candidate_figures.acceptance is None
     assert lost.verdict.decision is Decision.INCONCLUSIVE
     assert lost.candidate_figures.fallbacks == 2
