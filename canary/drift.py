@@ -11,8 +11,8 @@ from enum import StrEnum
 from scipy.stats import chi2
 
 from canary.evidence import MatrixEvidence, Span, changes
-from fleet.traffic import SamplingMode
-from fleet.traffic_kinds import sampling_of
+from fleet.traffic import Eligibility, SamplingMode
+from fleet.traffic_kinds import sampling_of, shortest_prompt
 
 PSI_LIMIT = 0.25
 """Above it a distribution counts as another one (Siddiqi, Credit Risk Scorecards, 2006)."""
@@ -25,6 +25,8 @@ SELDOM = 0.05
 """Share of the looks in which more may be open than was measured."""
 UNSEEN = 0.5
 """Added to the count of each kind, so that one that did not occur has a logarithm."""
+EVERYTHING = Eligibility()
+"""The rule that admits every request."""
 
 
 class Reason(StrEnum):
@@ -59,7 +61,7 @@ class LiveTraffic:
     """What was seen over the last while."""
 
     kinds: Mapping[str, int] = field(default_factory=dict)
-    """Completed requests by `kind_of`."""
+    """Completed requests by `kind_of`, of those that the rollout's rule admits under some load."""
     acceptance: Mapping[SamplingMode, Accepted] = field(default_factory=dict)
     open_requests: Sequence[int] = ()
     """Looks at how much was open on the canary's path."""
@@ -67,15 +69,16 @@ class LiveTraffic:
     """By path; of paths with replicas."""
 
 
-def drifts(evidence: MatrixEvidence, live: LiveTraffic, *, where_it_wins: bool = False) -> tuple[Drift, ...]:
+def drifts(evidence: MatrixEvidence, live: LiveTraffic, rule: Eligibility = EVERYTHING) -> tuple[Drift, ...]:
     """Every reason for which the evidence no longer holds; empty while nothing speaks against it.
 
-    `where_it_wins`: the canary serves the cells that the evidence keeps and drafts in each as much as pays there.
+    `rule`: what the canary serves. With cells, those that the evidence keeps, and in each it drafts as much as pays.
     """
     changed = changes(evidence.fingerprints, live.fingerprints)
+    where_it_wins = rule.cells is not None
     return (
         *((Drift(Reason.FLEET, "; ".join(changed), float(len(changed)), 0.0),) if changed else ()),
-        *_mix_drifts(evidence.kinds, live.kinds),
+        *(_mix_drifts(_served(evidence.kinds, rule), _served(live.kinds, rule)) if evidence.kinds else ()),
         *_acceptance_drifts(evidence.expected_acceptance(where_it_wins=where_it_wins), live.acceptance),
         *_concurrency_drifts(evidence.peak_open, live.open_requests),
     )
@@ -104,8 +107,6 @@ def psi_limit(expected: Mapping[str, int], seen: Mapping[str, int]) -> float:
 
 def _mix_drifts(expected: Mapping[str, int], seen: Mapping[str, int]) -> list[Drift]:
     """Within each sampling mode, as a matrix measures each by itself whatever its share of the traffic."""
-    if not expected:
-        return []
     was, now = _by_sampling(expected), _by_sampling(seen)
     found = []
     for sampling, counts in sorted(now.items()):
@@ -113,13 +114,27 @@ def _mix_drifts(expected: Mapping[str, int], seen: Mapping[str, int]) -> list[Dr
         if requests < FEWEST_REQUESTS:
             continue
         if sampling not in was:
-            found.append(Drift(Reason.TRAFFIC_MIX, f"{sampling} requests were never measured, {requests} came"))
+            advice = "add them to the matrix, or leave them out of the plan's eligible"
+            detail = f"{sampling} requests were never measured, {requests} came: {advice}"
+            found.append(Drift(Reason.TRAFFIC_MIX, detail))
             continue
         value, limit = psi(was[sampling], counts), psi_limit(was[sampling], counts)
         if value > limit:
             detail = f"PSI {value:.2f} of {sampling} requests is above {limit:.2f}; {_moved(was[sampling], counts)}"
             found.append(Drift(Reason.TRAFFIC_MIX, detail, value, limit))
     return found
+
+
+def _served(kinds: Mapping[str, int], rule: Eligibility) -> dict[str, int]:
+    """The kinds of which the canary may get a request: of a mode with a cell, and with prompts that are short enough.
+
+    Traffic is counted by the rule, but not by its cells; and a matrix may have asked longer prompts than it admits.
+    """
+    modes = frozenset(SamplingMode) if rule.cells is None else {cell.sampling for cell in rule.cells}
+    longest = math.inf if rule.max_prompt_tokens is None else rule.max_prompt_tokens
+    return {
+        kind: count for kind, count in kinds.items() if sampling_of(kind) in modes and shortest_prompt(kind) <= longest
+    }
 
 
 def _moved(was: Mapping[str, int], now: Mapping[str, int]) -> str:

@@ -6,11 +6,11 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from canary.drift import Accepted, Drift, LiveTraffic, drifts
+from canary.drift import EVERYTHING, Accepted, Drift, LiveTraffic, drifts
 from canary.evidence import MatrixEvidence
 from canary.fleet_view import FleetView
 from canary.rollout_state import Rollout, State
-from fleet.traffic import PathTally, SamplingMode
+from fleet.traffic import Eligibility, PathTally, SamplingMode
 from fleet.traffic_kinds import sampling_of
 
 LOOK_SECONDS = 1.0
@@ -37,17 +37,16 @@ class DriftWatch:
         """Of the rollout that serves."""
         self.canary = ""
         self.drifts: tuple[Drift, ...] = ()
-        self._is_partial = False
+        self._rule: Eligibility | None = None
         self._totals: deque[_Totals] = deque()
         self._looks: deque[tuple[float, int]] = deque()
 
     def tick(self, now: float, rollout: Rollout | None, served: Mapping[str, PathTally], view: FleetView) -> None:
         """Look around; cheap enough for every tick of the controller."""
-        evidence = _in_use(rollout)
-        if evidence is not self.evidence:
-            self.evidence, self.drifts = evidence, ()
+        evidence, rule = _in_use(rollout), _rule_of(rollout)
+        if evidence is not self.evidence or rule != self._rule:
+            self.evidence, self.drifts, self._rule = evidence, (), rule
             self.canary = rollout.plan.canary if rollout is not None else ""
-            self._is_partial = rollout is not None and rollout.plan.is_partial
             self._totals.clear()
             self._looks.clear()
         if evidence is None:
@@ -57,7 +56,7 @@ class DriftWatch:
         if not self._totals or now - self._totals[-1].at >= JUDGE_SECONDS:
             self._totals.append(_totals(now, served, self.canary))
             self._forget(now)
-            self.drifts = drifts(evidence, self._live(view), where_it_wins=self._is_partial)
+            self.drifts = drifts(evidence, self._live(view), self._rule or EVERYTHING)
 
     def _forget(self, now: float) -> None:
         """Keep one sample from before the span, so that the span is covered."""
@@ -74,7 +73,7 @@ class DriftWatch:
             if count > counted:
                 acceptance[sampling] = Accepted((total - before) / (count - counted), count - counted)
         return LiveTraffic(
-            kinds=last.kinds - first.kinds,
+            kinds=last.kinds - first.kinds if self._rule is not None else {},
             acceptance=acceptance,
             open_requests=[look for _, look in self._looks],
             fingerprints=view.fingerprints(),
@@ -85,6 +84,19 @@ def _in_use(rollout: Rollout | None) -> MatrixEvidence | None:
     if rollout is None or rollout.state in (State.ROLLED_BACK, State.ABORTED):
         return None
     return rollout.plan.matrix
+
+
+def _rule_of(rollout: Rollout | None) -> Eligibility | None:
+    """Which requests routers count as traffic that the evidence is about; None while they count others as well.
+
+    Before there is a canary they know no rule, and once its path has become the stable one it serves all.
+    """
+    if rollout is None:
+        return None
+    if rollout.is_final:
+        return EVERYTHING
+    is_known = rollout.state is not State.PREPARING or rollout.plan.eligible.rule() == EVERYTHING
+    return rollout.plan.eligibility() if is_known else None
 
 
 def _totals(now: float, served: Mapping[str, PathTally], canary: str) -> _Totals:

@@ -21,6 +21,15 @@ def sampling_of(kind: str) -> str:
     return kind.partition("/")[0]
 
 
+def shortest_prompt(kind: str) -> int:
+    """The fewest tokens that the prompt of a request of this kind has."""
+    bucket = kind.split("/")[1]
+    edge = int(bucket[1:])
+    if bucket.startswith(">"):
+        return edge + 1
+    return max((below + 1 for below in PROMPT_EDGES if below < edge), default=0)
+
+
 def bucket_of(value: int, edges: Sequence[int]) -> str:
     """The first bucket that a length fits into."""
     return next((f"≤{edge}" for edge in edges if value <= edge), f">{edges[-1]}")

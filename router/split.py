@@ -50,7 +50,7 @@ class Assignment:
     draft_length: int | None = field(default=None, compare=False)
     """The most tokens to draft in a round where evidence says so."""
     is_typical: bool = False
-    """Chosen by the rules alone, so that it stands for the traffic that evidence is about."""
+    """Routed by the rules alone and admitted by that of the rollout, so that it stands for what evidence is about."""
     is_newcomer: bool = field(default=False, compare=False)
     """The first request of its key in this rollout, as far as this router knows."""
 
@@ -59,6 +59,11 @@ def is_eligible(facts: RequestFacts, rule: Eligibility, canary_open: int = 0) ->
     """Whether a request takes part in the rollout, with `canary_open` requests open on the canary's path."""
     if rule.cells is not None and rule.cell_of(_sampling(facts), canary_open + 1) is None:
         return False
+    return is_admitted(facts, rule)
+
+
+def is_admitted(facts: RequestFacts, rule: Eligibility) -> bool:
+    """Whether a request is one of those that the rule is about, whatever the load: all of it but the cells."""
     if rule.max_prompt_tokens is not None and facts.prompt_tokens > rule.max_prompt_tokens:
         return False
     if rule.min_max_tokens is not None and facts.max_tokens < rule.min_max_tokens:
@@ -93,8 +98,11 @@ def choose_path(
             known = ", ".join(sorted(paths))
             raise BadRequest(f"{OVERRIDE_HEADER}: there is no path '{override}'; known: {known}", param=OVERRIDE_HEADER)
         return Assignment(override, is_compared=False)
-    if split.canary is None or not is_eligible(facts, split.eligible, canary_open):
+    if split.canary is None:
         return Assignment(split.stable, is_compared=False, is_typical=True)
+    if not is_eligible(facts, split.eligible, canary_open):
+        is_typical = is_admitted(facts, split.eligible)
+        return Assignment(split.stable, is_compared=False, is_typical=is_typical)
     key = keys.key_of(facts, split.salt)
     is_newcomer = keys.is_new(key)
     percent = position_of(split.salt, key) * 100

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canary.drift import Accepted, LiveTraffic, Reason, drifts, psi, psi_limit
+from canary.drift import Accepted, Drift, LiveTraffic, Reason, drifts, psi, psi_limit
 from canary.drift_watch import JUDGE_SECONDS, SPAN_SECONDS, DriftWatch
 from canary.events import RolloutStarted
 from canary.evidence import MatrixEvidence, Span, changed_parts, changes
@@ -17,7 +17,7 @@ from canary.fleet_view import FleetView
 from canary.plan import PathFacts
 from canary.rollout_state import State, begin
 from fleet.histogram import LogHistogram
-from fleet.traffic import PathTally, ReplicaReport, RouterReport, SamplingMode
+from fleet.traffic import Eligibility, PathTally, ReplicaReport, RouterReport, SamplingMode
 from tests.canary.evidence import matrix_evidence, plan_on
 
 KINDS = {"greedy/≤256/≤32": 60, "greedy/≤256/≤128": 60, "greedy/≤1024/≤128": 30}
@@ -29,6 +29,10 @@ def live(**changes: object) -> LiveTraffic:
 
 def reasons(evidence: MatrixEvidence, traffic: LiveTraffic) -> list[Reason]:
     return [drift.reason for drift in drifts(evidence, traffic)]
+
+
+def drifts_where_it_wins(evidence: MatrixEvidence, traffic: LiveTraffic) -> tuple[Drift, ...]:
+    return drifts(evidence, traffic, Eligibility(cells=tuple(cell.winning() for cell in evidence.cells)))
 
 
 counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000), min_size=1)
@@ -75,7 +79,33 @@ def test_how_often_a_measured_sampling_mode_comes_does_not_matter_but_one_that_w
     mostly = live(kinds={kind: 1000 * count for kind, count in sampled.items()} | KINDS)
     assert reasons(both, mostly) == []
     (drift,) = drifts(matrix_evidence(kinds=KINDS), live(kinds=sampled | KINDS))
-    assert drift.detail == "sampled requests were never measured, 150 came"
+    assert drift.detail.startswith("sampled requests were never measured, 150 came: add them to the matrix")
+
+
+SAMPLED = {kind.replace("greedy", "sampled"): count for kind, count in KINDS.items()}
+LONG = {"greedy/≤16384/≤128": 300, "greedy/>16384/≤128": 300}
+
+
+def test_a_mode_that_no_cell_admits_is_no_drift_measured_or_not() -> None:
+    evidence = matrix_evidence(kinds=KINDS)
+    assert {cell.sampling for cell in evidence.cells} == {SamplingMode.GREEDY}
+    traffic = live(kinds=SAMPLED | KINDS)
+    assert drifts_where_it_wins(evidence, traffic) == ()
+    assert len(drifts(evidence, traffic)) == 1
+    other = matrix_evidence(kinds=KINDS | {"sampled/>16384/>512": 100})
+    assert drifts_where_it_wins(other, traffic) == ()
+    assert len(drifts(other, traffic)) == 1
+    (drift,) = drifts_where_it_wins(evidence, live(kinds=LONG))
+    assert drift.reason is Reason.TRAFFIC_MIX
+
+
+def test_prompts_that_are_longer_than_the_rule_admits_are_not_missed_where_a_matrix_asked_them() -> None:
+    evidence = matrix_evidence(kinds=KINDS | LONG)
+    short = {kind: count for kind, count in KINDS.items() if "≤256/" in kind}
+    assert reasons(evidence, live(kinds=short)) == [Reason.TRAFFIC_MIX]
+    assert drifts(evidence, live(kinds=short), Eligibility(max_prompt_tokens=256)) == ()
+    (drift,) = drifts(matrix_evidence(kinds=LONG), live(kinds=short), Eligibility(max_prompt_tokens=256))
+    assert drift.detail.startswith("greedy requests were never measured, 120 came")
 
 
 @pytest.mark.parametrize(("mean", "requests", "is_stale"), [(0.6, 500, False), (0.4, 500, True), (0.4, 99, False)])
@@ -103,7 +133,7 @@ def test_drafts_that_are_kept_short_where_it_wins_are_held_to_what_short_drafts_
     evidence = matrix_evidence(acceptance={"greedy": {"low": 0.38, "high": 0.44}}, cells=[short])
     traffic = live(acceptance={SamplingMode.GREEDY: Accepted(mean, 500)})
     assert bool(drifts(evidence, traffic)) is always
-    assert bool(drifts(evidence, traffic, where_it_wins=True)) is where_it_wins
+    assert bool(drifts_where_it_wins(evidence, traffic)) is where_it_wins
 
 
 def test_cells_with_drafts_of_their_own_length_may_be_mixed_in_any_way() -> None:
@@ -111,7 +141,7 @@ def test_cells_with_drafts_of_their_own_length_may_be_mixed_in_any_way() -> None
     evidence = matrix_evidence(cells=cells)
     for mean, is_stale in ((0.4, False), (0.55, False), (0.37, True), (0.76, True)):
         traffic = live(acceptance={SamplingMode.GREEDY: Accepted(mean, 500)})
-        assert bool(drifts(evidence, traffic, where_it_wins=True)) is is_stale
+        assert bool(drifts_where_it_wins(evidence, traffic)) is is_stale
 
 
 @pytest.mark.parametrize(
@@ -192,6 +222,18 @@ class TestTheWatch:
             self.tick(0.0)
             self.serve(KINDS, acceptance=0.8)
             assert self.tick(JUDGE_SECONDS) == expected
+
+    def test_traffic_that_no_router_has_held_against_the_rule_yet_is_not_that_of_the_evidence(self) -> None:
+        evidence = matrix_evidence(kinds=KINDS)
+        plan = plan_on(evidence, eligible={"sampling": "greedy"})
+        preparing = begin(RolloutStarted(0.0, "r", plan))
+        baking, promoted = replace(preparing, state=State.BAKING), replace(preparing, state=State.PROMOTED)
+        stages = ((preparing, []), (baking, [Reason.TRAFFIC_MIX]), (promoted, [Reason.TRAFFIC_MIX]))
+        for number, (self.rollout, expected) in enumerate(stages):
+            at = number * 10 * JUDGE_SECONDS
+            assert self.tick(at) == []
+            self.serve(SAMPLED)
+            assert self.tick(at + JUDGE_SECONDS) == expected
 
     def test_what_was_taken_back_is_watched_no_longer(self) -> None:
         self.tick(0.0)

@@ -89,6 +89,32 @@ def test_ineligible_requests_stay_on_stable_outside_the_comparison() -> None:
     assert (choice.path, choice.is_compared) == ("baseline", False)
 
 
+@pytest.mark.parametrize(
+    ("rule", "asked", "is_typical"),
+    [
+        (Eligibility(sampling=SamplingMode.GREEDY), {"is_greedy": False}, False),
+        (Eligibility(max_prompt_tokens=5), {}, False),
+        (Eligibility(tenants=("acme",)), {"tenant": "other"}, False),
+        (Eligibility(sampling=SamplingMode.SAMPLED), {}, True),
+        (Eligibility(cells=()), {}, True),
+        (Eligibility(sampling=SamplingMode.GREEDY, cells=()), {}, False),
+    ],
+)
+def test_only_what_the_rule_without_its_cells_admits_is_the_traffic_that_evidence_is_about(
+    rule: Eligibility, asked: dict[str, object], is_typical: bool
+) -> None:
+    for percent in (0, 100):
+        asking, keys = facts(**asked), AssignmentKeys(("user",))  # type: ignore[arg-type]
+        choice = choose_path(split(percent, eligible=rule), asking, keys, PATHS)
+        assert choice.is_typical is is_typical
+
+
+def test_without_a_canary_all_is_typical_but_what_names_its_path() -> None:
+    keys, alone = AssignmentKeys(("user",)), Split(3, "baseline", eligible=Eligibility(max_prompt_tokens=5))
+    assert choose_path(alone, facts(), keys, PATHS).is_typical
+    assert not choose_path(alone, facts(headers={"x-fleet-path": "baseline"}), keys, PATHS).is_typical
+
+
 def test_the_override_header_wins_and_is_not_compared() -> None:
     choice = choose_path(split(100), facts(headers={"x-fleet-path": "baseline"}), AssignmentKeys(("user",)), PATHS)
     assert (choice.path, choice.is_compared) == ("baseline", False)
