@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from deploy.connection import DEFAULT_URL
 from fleet.config import PathName, Section, explain
@@ -17,6 +18,25 @@ ROUTED: Final = "routed"
 """A candidate that is no path: requests without a path of their own, as the router decides."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,39}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _named_secret(value: str) -> str:
+    if not value.startswith(("env:", "file:")):
+        raise ValueError("say where it is, 'env:NAME' or 'file:PATH': what stands here is written into every report")
+    return value
+
+
+def _plain_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(
+            "give no user, password, query or fragment: it is written into every report; keys have options of their own"
+        )
+    return value
+
+
+SecretName = Annotated[str, AfterValidator(_named_secret)]
+BaseUrl = Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_plain_url)]
 
 
 class SamplingConfig(Section):
@@ -40,7 +60,7 @@ class WorkloadConfig(Section):
     """What is asked."""
 
     prompts: Path | None = Field(None, description="Prompts, ShareGPT or captured requests; None = those shipped.")
-    key: str | None = Field(None, description="Opens encrypted captured requests: 'env:NAME' or 'file:PATH'.")
+    key: SecretName | None = Field(None, description="Opens encrypted captured requests: 'env:NAME' or 'file:PATH'.")
     lengths: Path | None = Field(None, description="Instead of prompts: a trace whose lengths are met with filler.")
     categories: tuple[str, ...] = Field((), description="Only these; empty means all.")
     max_tokens: int = Field(64, ge=2, le=65536, description="Longest answer; a captured request's own limit is lower.")
@@ -118,7 +138,7 @@ class PredictConfig(Section):
 class MatrixConfig(Section):
     """One load matrix: candidates × load × sampling, each beside the baseline."""
 
-    url: str = Field(DEFAULT_URL, pattern=r"^https?://")
+    url: BaseUrl = DEFAULT_URL
     model: str | None = Field(None, min_length=1, description="Name in the API; None = the one served.")
     baseline: PathName = "baseline"
     candidates: tuple[PathName, ...] = Field(
