@@ -11,6 +11,7 @@ import typer
 
 from canary.evidence import changes
 from deploy.connection import Token, Url, base_url, connect, fingerprints_in
+from deploy.evidence.capture.reservoir import FEWEST_MEBIBYTES, MEBIBYTE
 from deploy.output import Format, Output, console, print_json
 from fleet.config import load_yaml, resolve_secret
 from fleet.errors import ConfigError
@@ -96,6 +97,9 @@ def capture(  # noqa: PLR0913 - one argument per option
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = 8100,
     minutes: Annotated[float, typer.Option(min=0.01, help="Ctrl-C ends it earlier.")] = 60.0,
     per_bucket: Annotated[int, typer.Option(min=1, max=10_000, help="Kept of each length and sampling mode.")] = 50,
+    max_mib: Annotated[
+        int, typer.Option(min=FEWEST_MEBIBYTES, max=1024, help="Kept at most, in MiB before encryption.")
+    ] = FEWEST_MEBIBYTES,
     key: Annotated[str | None, typer.Option(help="Encrypts the file: 'env:NAME' or 'file:PATH'.")] = None,
     file: Annotated[Path, typer.Option("-o", "--output", help="Replaced by what is captured.")] = Path(
         "captured.jsonl"
@@ -106,13 +110,17 @@ def capture(  # noqa: PLR0913 - one argument per option
     from deploy.evidence.capture.serve import capture as run_capture
 
     secret = None if key is None else resolve_secret(key)
-    plan = CapturePlan(upstream or base_url(), host, port, per_bucket, minutes * 60, file, secret)
+    plan = CapturePlan(upstream or base_url(), host, port, per_bucket, max_mib * MEBIBYTE, minutes * 60, file, secret)
     address = f"http://{host}:{port}"
     reservoirs = run_capture(
-        plan, lambda: typer.echo(f"pass requests through {address}; Ctrl-C ends and writes {file}")
+        plan,
+        on_start=lambda: typer.echo(f"pass requests through {address}; Ctrl-C ends and writes {file}"),
+        on_trouble=lambda trouble: typer.echo(f"{trouble}; it is tried again", err=True),
     )
     for bucket, seen in sorted(reservoirs.seen.items()):
         typer.echo(f"{bucket}: kept {len(reservoirs.kept[bucket])} of {seen}")
+    for reason, count in sorted(reservoirs.left_out.items()):
+        typer.echo(f"left out {count}: {reason}")
     typer.echo(f"{file}: {sum(map(len, reservoirs.kept.values()))} requests")
 
 

@@ -127,7 +127,8 @@ def _objects(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if text.lstrip().startswith("["):
             values = list(enumerate(json.loads(text), start=1))
         else:
-            values = [(n, json.loads(line)) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
+            # No splitlines: JSON may hold other ends of lines, such as U+2028, as they are.
+            values = [(n, json.loads(line)) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     except ValueError as error:
         raise ConfigError(f"{path} is neither JSON lines nor one JSON array: {error}") from error
     for number, value in values:

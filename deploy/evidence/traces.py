@@ -88,7 +88,8 @@ def _table(path: Path, text: str) -> Iterator[_Row]:
 
 
 def _json_lines(path: Path, text: str) -> Iterator[_Row]:
-    lines = ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+    # No splitlines: JSON may hold other ends of lines, such as U+2028, as they are.
+    lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
     return _rows(path, lines, _of_json)
 
 
@@ -99,7 +100,7 @@ def _of_json(line: str) -> _Row:
     if (weight := float(value.get("weight", 1.0))) != 1.0:
         raise ValueError(
             f"it stands for {weight:.3g} requests, so not all of its kind were kept and their arrivals are not those "
-            "of the traffic; capture again with a larger --per-bucket"
+            "of the traffic; capture again with a larger --per-bucket or --max-mib"
         )
     return float(value["arrived_seconds"]), int(value["prompt_tokens"]), int(value["output_tokens"])
 

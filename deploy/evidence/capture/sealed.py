@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable
-from dataclasses import asdict
 from hashlib import sha256
-from json import dumps
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -24,7 +22,7 @@ def write_slice(path: Path, requests: Iterable[CapturedRequest], key: str | None
 
     Raises `ConfigError` where the key is too short or the file cannot be written.
     """
-    content = "".join(dumps(asdict(request), ensure_ascii=False) + "\n" for request in requests).encode()
+    content = b"".join(request.line() for request in requests)
     if key is not None:
         content = MAGIC + _cipher(key).encrypt(content)
     draft = path.with_name(path.name + ".part")

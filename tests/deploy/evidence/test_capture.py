@@ -1,19 +1,22 @@
 import json
 import random
 import stat
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deploy.evidence.capture.observed import Observed
+from deploy.evidence.capture import observed, serve
+from deploy.evidence.capture.observed import DEEPEST, Observed
 from deploy.evidence.capture.relay import Relay
-from deploy.evidence.capture.reservoir import CapturedRequest, Reservoirs
-from deploy.evidence.capture.scrub import scrub, scrub_text
+from deploy.evidence.capture.reservoir import CapturedRequest, LeftOut, Reservoirs
 from deploy.evidence.capture.sealed import write_slice
 from deploy.evidence.samples import load_samples
 from deploy.evidence.traces import load_trace
@@ -26,52 +29,6 @@ KEY = "0123456789abcdefghij"
 def captured(number: int, category: str = "short") -> CapturedRequest:
     messages = [{"role": "user", "content": f"question {number}"}]
     return CapturedRequest(f"r{number}", category, messages, 16, {"temperature": 0.5}, True, 1.5, 5, 7)
-
-
-# --- scrubbing
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("write to jane.doe+x@mail.example.org, please", "write to <mail>, please"),
-        ("call +49 (0)30 1234-5678 now", "call <number> now"),
-        ("card 4111 1111 1111 1111.", "card <number>."),
-        ("the key is sk-proj-abcDEF123456789012345", "the key is <key>"),
-        ("curl -H 'Authorization: Bearer abc.def-123456'", "curl -H 'Authorization: <key>'"),
-        ("AKIAIOSFODNN7EXAMPLE", "<key>"),
-        ("password: hunter22, user: bob", "password: <key>, user: bob"),
-        ('{"api_key": "xyz987654"}', '{"api_key": <key>"}'),
-        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefgh", "<key>"),
-        ("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", "<key>"),
-        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- ok", "<key> ok"),
-    ],
-)
-def test_keys_mails_and_numbers_are_replaced(text: str, kept: str) -> None:
-    assert scrub_text(text) == kept
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "In 2024 we sold 3,500 units at 19.99 each.",
-        "def add(a, b): return a + b  # O(1), 100 %",
-        "The token limit of the model is 4096.",
-        "What is 123456 divided by 7?",
-        "internationalization_of_everything_everywhere",
-    ],
-)
-def test_ordinary_text_and_code_stay_as_they_are(text: str) -> None:
-    assert scrub_text(text) == text
-
-
-def test_every_text_inside_a_message_is_scrubbed() -> None:
-    parts = [{"type": "text", "text": "mail a@b.io"}, {"type": "image_url", "image_url": {"url": "x"}}]
-    assert scrub([{"role": "user", "content": parts, "n": 3}])[0] == {
-        "role": "user",
-        "content": [{"type": "text", "text": "mail <mail>"}, parts[1]],
-        "n": 3,
-    }
 
 
 # --- sampling
@@ -100,6 +57,51 @@ def test_a_rare_bucket_is_not_crowded_out_by_a_frequent_one() -> None:
         *[("frequent", pytest.approx(1000 / 3))] * 3,
         ("rare", 1.0),
     ]
+
+
+sizes = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2000)), max_size=60)
+
+
+@given(sizes, st.integers(1, 20), st.integers(0, 20_000))
+def test_what_is_kept_never_takes_more_bytes_than_it_may(
+    came: list[tuple[str, int]], per_bucket: int, max_bytes: int
+) -> None:
+    reservoirs = Reservoirs(per_bucket, random.Random(0), max_bytes)
+    for number, (name, size) in enumerate(came):
+        reservoirs.offer(replace(captured(number, name), messages=[{"content": "x" * size}]))
+        kept = [request for bucket in reservoirs.kept.values() for request in bucket]
+        assert sum(len(request.line()) for request in kept) <= max_bytes
+        assert all(len(bucket) <= per_bucket for bucket in reservoirs.kept.values())
+    seen = sum(reservoirs.seen.values())
+    assert seen == len(came)
+    if all(reservoirs.kept.values()):
+        assert sum(request.weight for request in reservoirs.requests()) == pytest.approx(seen)
+
+
+def test_where_bytes_are_scarce_long_and_short_requests_are_as_likely_to_be_kept() -> None:
+    kept: Counter[str] = Counter()
+    lines = [replace(captured(number), messages=[{"content": "x" * (number % 2) * 2000}]) for number in range(20)]
+    for seed in range(600):
+        reservoirs = Reservoirs(10, random.Random(seed), 4 * len(lines[1].line()) + 50)
+        for line in lines:
+            reservoirs.offer(line)
+        assert len(list(reservoirs.requests())) == 4
+        kept.update(request.id for request in reservoirs.requests())
+    assert all(80 < kept[f"r{number}"] < 160 for number in range(20))
+
+
+def test_ends_of_lines_that_json_keeps_do_not_break_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "slice.jsonl"
+    content = "one\u2028two\x85three\u2029"
+    write_slice(path, [replace(captured(n), messages=[{"role": "user", "content": content}]) for n in (1, 2)], None)
+    assert [item.messages[0]["content"] for item in load_samples(path).items] == [content, content]
+    assert len(load_trace(path).rows) == 2
+
+
+def test_half_a_surrogate_pair_is_written_as_a_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "slice.jsonl"
+    write_slice(path, [replace(captured(1), messages=[{"role": "user", "content": "a\ud800é"}])], None)
+    assert load_samples(path).items[0].messages[0]["content"] == "a?é"
 
 
 # --- the file
@@ -168,17 +170,17 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":300,"completion_tokens":4
 DONE = b"data: [DONE]\n\n"
 
 
-def observe(answer: bytes, asked: Any = ASKED, size: int = 7) -> CapturedRequest | None:
-    observed = Observed(json.dumps(asked).encode() if not isinstance(asked, bytes) else asked, 2.0)
+def observe(answer: bytes, asked: Any = ASKED, size: int = 7) -> CapturedRequest | LeftOut:
+    seen = Observed(json.dumps(asked).encode() if not isinstance(asked, bytes) else asked, 2.0)
     for start in range(0, len(answer), size):
-        observed.feed(answer[start : start + size])
-    return observed.request("id")
+        seen.feed(answer[start : start + size])
+    return seen.request("id")
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_stream_is_read_however_it_is_cut(size: int) -> None:
     request = observe(EVENTS + USAGE + DONE, size=size)
-    assert request is not None
+    assert isinstance(request, CapturedRequest)
     assert request.messages == [{"role": "user", "content": "mail me at <mail>"}]
     assert request.category == "prompt ≤1024, output ≤128, greedy"
     assert (request.max_tokens, request.sampling, request.stream) == (9, {"temperature": 0}, True)
@@ -187,7 +189,7 @@ def test_a_stream_is_read_however_it_is_cut(size: int) -> None:
 
 def test_without_usage_the_lengths_are_estimated() -> None:
     request = observe(EVENTS + DONE)
-    assert request is not None
+    assert isinstance(request, CapturedRequest)
     assert request.output_tokens == 2
     assert request.prompt_tokens == len(json.dumps(ASKED["messages"])) // 4
 
@@ -198,19 +200,90 @@ def test_an_answer_in_one_piece_is_read_too() -> None:
         "usage": {"prompt_tokens": 3, "completion_tokens": 4},
     }
     request = observe(json.dumps(body).encode(), {**ASKED, "stream": False, "temperature": None})
-    assert request is not None
+    assert isinstance(request, CapturedRequest)
     assert request.category == "prompt ≤256, output ≤32, sampled"
 
 
+def nested(levels: int) -> bytes:
+    return b'{"messages": [{"content": ' + b"[" * levels + b"]" * levels + b"}]}"
+
+
 @pytest.mark.parametrize(
-    "asked", [b"not json", {"messages": []}, {"messages": "x"}, {**ASKED, "messages": [{"content": "x" * 300_000}]}]
+    ("asked", "reason"),
+    [
+        (b"not json", LeftOut.NO_CHAT),
+        ({"messages": []}, LeftOut.NO_CHAT),
+        ({"messages": "x"}, LeftOut.NO_CHAT),
+        (nested(DEEPEST), LeftOut.NO_CHAT),
+        (nested(100_000), LeftOut.NO_CHAT),
+        ({**ASKED, "messages": [{"content": "x" * 300_000}]}, LeftOut.TOO_LONG),
+    ],
 )
-def test_what_is_no_chat_or_too_long_is_not_kept(asked: Any) -> None:
-    assert observe(EVENTS + DONE, asked) is None
+def test_what_is_no_chat_or_too_long_is_not_kept(asked: Any, reason: LeftOut) -> None:
+    assert observe(EVENTS + DONE, asked, size=10_000) is reason
+
+
+def test_a_chat_that_is_nested_as_chats_may_be_is_kept() -> None:
+    assert isinstance(observe(EVENTS + DONE, nested(DEEPEST - 2)), CapturedRequest)
 
 
 def test_an_answer_that_broke_off_is_not_kept() -> None:
-    assert observe(EVENTS[:90]) is None
+    assert observe(EVENTS[:90]) is LeftOut.UNFINISHED
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["choices", "delta", "message", "content", "usage", "prompt_tokens", "finish_reason"]),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=15,
+)
+
+
+@given(st.one_of(st.binary(max_size=40), json_values.map(lambda value: json.dumps(value).encode())), st.binary())
+def test_whatever_a_server_answers_is_read_without_an_error(line: bytes, rest: bytes) -> None:
+    assert isinstance(observe(b"data: " + line + b"\n" + rest, size=16), (CapturedRequest, LeftOut))
+
+
+async def test_scrubbing_runs_beside_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def slow(messages: Any) -> Any:
+        threads.append(threading.current_thread())
+        return messages
+
+    monkeypatch.setattr(observed, "scrub", slow)
+    inner = httpx.AsyncClient(transport=httpx.MockTransport(upstream), base_url="http://fleet")
+    relay = Relay(inner, Reservoirs(5, random.Random(0)), ManualClock()).app()
+    async with inner, httpx.AsyncClient(transport=httpx.ASGITransport(relay), base_url="http://relay") as client:
+        await client.post("/v1/chat/completions", json=ASKED, headers={"authorization": "Bearer k"})
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+def test_the_file_is_written_beside_the_streams_while_they_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    threads: list[threading.Thread] = []
+    troubles: list[str] = []
+
+    def write(path: Path, requests: Iterable[CapturedRequest], key: str | None) -> None:
+        threads.append(threading.current_thread())
+        if len(threads) == 2:
+            raise ConfigError("the disk is full")
+        write_slice(path, requests, key)
+
+    monkeypatch.setattr(serve, "write_slice", write)
+    file = tmp_path / "slice.jsonl"
+    plan = serve.CapturePlan("http://127.0.0.1:9", "127.0.0.1", 0, 5, 2**24, 0.05, file, KEY)
+    serve.capture(plan, on_start=lambda: None, on_trouble=troubles.append)
+    first, *between, last = (thread is threading.current_thread() for thread in threads)
+    assert (first, last, any(between), len(between) > 0) == (True, True, False, True)
+    assert troubles == ["the disk is full"], "which ends nothing"
+    assert file.read_bytes().startswith(b"fleet-capture-1 ")
 
 
 class Pieces(httpx.AsyncByteStream):
@@ -241,7 +314,8 @@ async def test_the_relay_changes_nothing_and_keeps_what_passed() -> None:
         private = await client.post("/v1/chat/completions", json=ASKED, headers={**headers, "x-fleet-capture": "off"})
         refused = await client.post("/v1/chat/completions", json=ASKED)
         await client.get("/v1/models?limit=2", headers=headers)
-    assert good.content == private.content == EVENTS + USAGE + DONE
+        text = await client.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+    assert good.content == private.content == text.content == EVENTS + USAGE + DONE
     assert good.headers["x-request-id"] == "7"
     assert refused.status_code == 401
     assert json.loads(asked[0].content) == ASKED
@@ -249,6 +323,7 @@ async def test_the_relay_changes_nothing_and_keeps_what_passed() -> None:
     assert asked[0].url.host == "fleet"
     assert str(asked[3].url) == "http://fleet/v1/models?limit=2"
     assert [request.messages[0]["content"] for request in reservoirs.requests()] == ["mail me at <mail>"]
+    assert reservoirs.left_out == {LeftOut.UNWILLING: 1, LeftOut.UNFINISHED: 1, LeftOut.COMPLETION: 1}
 
 
 async def test_an_upstream_that_is_away_is_a_502() -> None:
