@@ -24,7 +24,10 @@ app = typer.Typer(help="Measure where speculation pays, with intervals.", no_arg
 
 @app.command()
 def matrix(  # noqa: PLR0913 - one argument per option
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="matrix.yaml; options below override it.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("-f", "--file", help="matrix.yaml, or an earlier report.json; options below override it."),
+    ] = None,
     url: Annotated[
         str | None, typer.Option(help="Base of the API; default: the file's, FLEET_URL, the local fleet's.")
     ] = None,
@@ -60,7 +63,7 @@ def matrix(  # noqa: PLR0913 - one argument per option
         "seed": seed,
     }
     given = {**_set(top), "load": _set(load), "workload": _set(workload)}
-    chosen = {"url": base_url()} | _merged(load_yaml(file) if file else {}, given)
+    chosen = {"url": base_url()} | _merged(_keys_in(file) if file else {}, given)
     config = parse_matrix(chosen, str(file or "options"))
     measured = measure(config, folder, None if api_key is None else resolve_secret(api_key), token)
     write_report(measured.result, folder)
@@ -173,6 +176,13 @@ def check(
         typer.echo(f"stale; renew it: {renewal(folder)}" if changed else unchanged)
     if changed:
         raise typer.Exit(STALE)
+
+
+def _keys_in(file: Path) -> Mapping[str, Any]:
+    """Those of a matrix.yaml, or those that a report was measured by."""
+    from deploy.evidence.result import read_result
+
+    return read_result(file).config if file.suffix == ".json" else load_yaml(file)
 
 
 def _set(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from deploy.evidence.gain_report import render_gain_csv
 from deploy.evidence.matrix import Inputs, arms
 from deploy.evidence.predicted import Predictor
 from deploy.evidence.report import render_csv, render_html
-from deploy.evidence.result import CONFIG_FILE, REPORT_FILE, MatrixResult, to_json
+from deploy.evidence.result import CONFIG_FILE, REPORT_FILE, RUN_FILE, MatrixResult, to_json
 from deploy.evidence.run import MatrixRun, Progress, check_paths, clients_of, run_facts
 from deploy.evidence.run_file import SCHEMA, Header, RunFile
 from deploy.evidence.samples import filler_samples, load_samples
@@ -37,8 +37,6 @@ from deploy.fleet_state import read_state
 from fleet.clock import SystemClock
 from fleet.config import resolve_secret, state_folder
 from fleet.errors import FleetError, Unavailable
-
-RUN_FILE = "run.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

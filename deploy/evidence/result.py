@@ -17,6 +17,8 @@ from fleet.errors import ConfigError
 
 SCHEMA: Final = 1
 REPORT_FILE: Final = "report.json"
+RUN_FILE: Final = "run.jsonl"
+"""Beside the report: the measurements, for a run to go on."""
 CONFIG_FILE: Final = "matrix.yaml"
 """Beside the report: the same matrix, to be measured again."""
 FEWEST_FOR_P95: Final = 200

@@ -13,7 +13,7 @@ from deploy.evidence.config import MatrixConfig, parse_matrix
 from deploy.evidence.draft_lengths import acceptance_at, best_length
 from deploy.evidence.profile import mode_of
 from deploy.evidence.recommendation import losing_buckets, recommend
-from deploy.evidence.result import CONFIG_FILE, CellResult, read_result
+from deploy.evidence.result import CONFIG_FILE, REPORT_FILE, RUN_FILE, CellResult, read_result
 from deploy.evidence.verdicts import Decision
 from fleet.errors import ConfigError
 from fleet.traffic import SamplingMode
@@ -31,7 +31,7 @@ def evidence_for(folder: Path, stable: str, canary: str) -> MatrixEvidence:
     if result.rounds_done < result.rounds_planned:
         raise ConfigError(
             f"evidence: {folder} holds {result.rounds_done} of {result.rounds_planned} rounds, and verdicts need all; "
-            f"finish it: {_matrix_command(_base(folder), _base(folder))}"
+            f"{_completion(folder)}"
         )
     config = parse_matrix(result.config, str(folder))
     closed = [cell.level.concurrency for cell in _judged(cells) if cell.level.concurrency is not None]
@@ -81,19 +81,35 @@ def winning_cells(cells: Sequence[CellResult], config: MatrixConfig) -> Iterator
             below = load
 
 
-def renewal(folder: Path) -> str:
-    """The command that measures the same again, into a folder that does not exist yet."""
-    base = _base(folder)
+def renewal(evidence: Path) -> str:
+    """The command that measures the same again, into a folder that does not exist yet.
+
+    `evidence`: a folder with a report, or the report alone, wherever it lies and whatever it is called.
+    """
+    base = _base(evidence)
     fresh = next(path for number in count(2) if not (path := base.with_name(f"{base.name}-{number}")).exists())
-    return _matrix_command(base, fresh)
+    return _matrix_command(evidence, fresh)
 
 
-def _base(folder: Path) -> Path:
-    return folder.parent if folder.is_file() else folder
+def _completion(evidence: Path) -> str:
+    """What to do about a run that ended early: go on, where its measurements are there, or measure anew."""
+    base = _base(evidence)
+    if (base / RUN_FILE).exists():
+        return f"finish it: {_matrix_command(evidence, base)}"
+    return f"measure it again: {renewal(evidence)}"
 
 
-def _matrix_command(base: Path, output: Path) -> str:
-    return f"fleet bench matrix -f {shlex.quote(str(base / CONFIG_FILE))} -o {shlex.quote(str(output))}"
+def _base(evidence: Path) -> Path:
+    base = evidence.parent if evidence.is_file() else evidence
+    return base.resolve() if base.name in ("", "..") else base
+
+
+def _matrix_command(evidence: Path, output: Path) -> str:
+    report = evidence if evidence.is_file() else evidence / REPORT_FILE
+    config = report.with_name(CONFIG_FILE)
+    # Beside a report of another name lies the config of who knows which matrix.
+    source = config if report.name == REPORT_FILE and config.exists() else report
+    return f"fleet bench matrix -f {shlex.quote(str(source))} -o {shlex.quote(str(output))}"
 
 
 def _judged(cells: Sequence[CellResult]) -> list[CellResult]:

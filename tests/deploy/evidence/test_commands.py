@@ -1,4 +1,5 @@
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from deploy.evidence import commands
 from deploy.evidence import measure as measuring
 from deploy.evidence.commands import ENDED_EARLY, STALE, app
+from deploy.evidence.summary import renewal
 from fleet.errors import ConfigError, Unauthorized
 from tests.deploy.evidence.simulated import SimulatedFleet, SimulatedPath, VirtualClock
 
@@ -141,6 +143,31 @@ def test_a_run_that_measured_nothing_still_ends_with_a_report_and_no_advice_to_r
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["cells"], report["rounds_done"]) == ([], 0)
     assert report["recommendation"].startswith("No advice yet: 0 of 1 rounds are measured")
+
+
+@pytest.mark.parametrize("is_report_alone", [False, True])
+def test_the_command_that_renews_runs_as_it_is_printed(serve: Any, tmp_path: Path, is_report_alone: bool) -> None:
+    serve(Slowly())
+    run(tmp_path, "--concurrency", "1", "--seed", "5")
+    folder = tmp_path / "out"
+    if is_report_alone:
+        folder = tmp_path / "kept here"
+        folder.mkdir()
+        (tmp_path / "out" / "report.json").rename(folder / "report.json")
+    program, group, *arguments = shlex.split(renewal(folder))
+    assert (program, group) == ("fleet", "bench")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    first, second = (json.loads((path / "report.json").read_text()) for path in (folder, Path(f"{folder}-2")))
+    assert second["config"] == first["config"]
+
+
+def test_a_json_file_that_is_no_report_is_one_clear_error(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text("{}")
+    result = CliRunner().invoke(app, ["matrix", "-f", str(file), "-o", str(tmp_path / "out")])
+    assert isinstance(result.exception, ConfigError)
+    assert "is no report of `fleet bench matrix`" in str(result.exception)
 
 
 class Admin:

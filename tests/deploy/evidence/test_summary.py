@@ -147,6 +147,18 @@ def test_the_command_that_renews_measures_the_same_into_a_new_folder(folder: Pat
     assert again == parse_matrix(result.config, "first")
 
 
+def test_a_report_alone_is_measured_again_by_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "matrix.yaml").unlink()
+    assert renewal(folder) == renewal(folder / "report.json")
+    assert renewal(folder) == f"fleet bench matrix -f {folder}/report.json -o {folder}-2"
+    named = (folder / "report.json").rename(folder / "july.json")
+    (folder / "matrix.yaml").write_text("of another matrix")
+    assert renewal(named) == f"fleet bench matrix -f {named} -o {folder}-2"
+    monkeypatch.chdir(folder)
+    assert renewal(Path("july.json")) == f"fleet bench matrix -f july.json -o {folder}-2"
+    assert renewal(Path()).endswith(f" -o {folder}-2")
+
+
 def test_evidence_about_something_else_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="measured speculative beside 'baseline', not 'ngram' beside 'baseline'"):
         evidence_for(folder, "baseline", "ngram")
@@ -158,6 +170,10 @@ def test_evidence_of_a_run_that_is_not_complete_is_refused_with_the_command_that
     folder: Path, result: MatrixResult
 ) -> None:
     write_report(replace(result, rounds_done=5), folder)
+    again = f"holds 5 of 8 rounds.*; measure it again: fleet bench matrix -f {folder}/matrix.yaml -o {folder}-2$"
+    with pytest.raises(ConfigError, match=again):
+        evidence_for(folder, "baseline", "speculative")
+    (folder / "run.jsonl").touch()
     finish = f"holds 5 of 8 rounds.*: fleet bench matrix -f {folder}/matrix.yaml -o {folder}$"
     with pytest.raises(ConfigError, match=finish):
         evidence_for(folder, "baseline", "speculative")
