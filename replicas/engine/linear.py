@@ -77,8 +77,8 @@ class HalfLinear:
         self._unscale = 1 / scale
 
     def __call__(self, rows: Tensor) -> Tensor:
-        # The kernels for 1 and 2 rows sum in another order than those that a multiple of 3 is split into: padded, a
-        # row's result does not depend on how many others come with it.
+        # With AVX2 the kernels for 1 and 2 rows sum in another order than those that a multiple of 3 is split into:
+        # padded, a row's result does not depend on how many others come with it.
         padded = functional.pad(rows, (0, 0, 0, -len(rows) % 3))
         scaled: Tensor = torch.ops.quantized.linear_dynamic_fp16(padded, self._weight)
         answer = scaled[: len(rows)].mul_(self._unscale)
