@@ -33,7 +33,7 @@ HAPROXY_BALANCE = ("leastconn", *http_error_lines())
 # TIMEOUT_CLIENT is for clients that do not send what they still owe, or do not read; waiting for tokens is neither.
 # HARD_STOP keeps a reload of HAProxy (each change of router replicas) from cutting streams after its default 120 s.
 # Ray starts workers at nice 15, behind every other process of the machine; what serves users must not be.
-# glibc asks for huge pages: a step on a CPU reads all weights, and does so a tenth faster or more through few pages.
+# glibc asks for huge pages: a step of few rows on a CPU reads all weights, a tenth faster or more through few pages.
 RAY_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
