@@ -19,7 +19,7 @@ class ModelCard:
     data: str
     """Sentences on what it learnt from."""
     vocabulary: str
-    """A sentence on the tokens it drafts or was taught."""
+    """A sentence on the tokens it drafts."""
     held_out_answers: int
     acceptance: Acceptance
     """On held-out prompts, with the published weights."""

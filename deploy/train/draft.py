@@ -17,8 +17,9 @@ from deploy.train.target import TargetWeights
 from deploy.train.trainee import Losses, distillation, mean
 from deploy.train.vocabulary import DraftVocabulary
 from fleet.errors import ConfigError
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.engine.decoder_config import SHARES_EMBEDDING
-from replicas.engine.weights import DRAFT_TO_TARGET, EMBEDDING
+from replicas.engine.weights import EMBEDDING
 from replicas.heads.checkpoint import Checkpoint
 
 PREFIX = "model."
@@ -28,7 +29,6 @@ class Draft:
     """Published as a Hugging Face folder without embedding and head, which are the target's, and with `d2t`."""
 
     name = "draft_model"
-    drafts_any_token = False
 
     def __init__(self, settings: DraftSettings) -> None:
         self._settings = settings

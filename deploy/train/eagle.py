@@ -27,16 +27,16 @@ from deploy.train.trainee import (
     uniform_noise,
 )
 from deploy.train.vocabulary import DraftVocabulary
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.heads.checkpoint import Checkpoint
 
 PREFIX = "layers.0"
 
 
 class Eagle:
-    """Published as EAGLE-1 files are, without `embed_tokens`: the target's is used."""
+    """Published as EAGLE-1 files are, without `embed_tokens`, which is the target's, and with `d2t`."""
 
     name = "eagle"
-    drafts_any_token = True
 
     def __init__(self, settings: EagleSettings) -> None:
         self._settings = settings
@@ -45,13 +45,17 @@ class Eagle:
         return (layers,)
 
     def vocabulary_size(self, vocab_size: int) -> int:
-        return min(self._settings.loss_vocab, vocab_size)
+        return min(self._settings.draft_vocab, vocab_size)
 
     def initial(self, weights: TargetWeights, vocabulary: DraftVocabulary) -> Checkpoint:
         config = head_config(weights, self._settings) | {"bias": False}
         hidden = config["hidden_size"]
         shapes = {"fc.weight": (hidden, 2 * hidden), **layer_shapes(PREFIX, config, hidden)}
-        return Checkpoint(self.name, config, random_tensors(shapes, self._settings.seed, weights.device))
+        tensors = random_tensors(shapes, self._settings.seed, weights.device)
+        if len(vocabulary) < vocabulary.vocab_size:
+            config["draft_vocab_size"] = len(vocabulary)
+            tensors[DRAFT_TO_TARGET] = vocabulary.d2t.cpu()
+        return Checkpoint(self.name, config, tensors)
 
     def trainee(self, checkpoint: Checkpoint, weights: TargetWeights, vocabulary: DraftVocabulary) -> EagleTrainee:
         return EagleTrainee(checkpoint, weights, vocabulary, self._settings)
@@ -78,19 +82,22 @@ class EagleTrainee:
         fused = linear(self._own, "fc", torch.cat((self._weights.embedding[tokens], states), dim=-1))
         return self._layer(fused, fused, rows)
 
+    def draft_logits(self, states: Tensor) -> Tensor:
+        """The target's head on features [n, hidden], over the draft vocabulary alone: [n, draft vocabulary]."""
+        return self._weights.logits(states, self._vocabulary.target_ids)
+
     def losses(self, batch: Batch, noise: torch.Generator) -> Losses:
         """L = L_reg + w · L_cls: smooth L1 of the feature, cross-entropy of the token (section 3.2; w = 0.1 there).
 
-        The cross-entropy is taken over the most frequent tokens only, which is what makes it affordable on a CPU.
+        The cross-entropy is that over the draft vocabulary: rows whose next token cannot be drafted have none.
         """
         features = batch.states + uniform_noise(batch.states, self._settings.noise, noise)
         following, taught = batch.ahead(1), batch.is_taught_ahead(1)
-        predicted = self.advance(batch.tokens[following], features, ChainRows(batch))[taught]
-        truth = batch.states[following][taught]
-        regression = mean(functional.smooth_l1_loss(predicted, truth, reduction="none"))
-        frequent = self._vocabulary.target_ids
-        student, teacher = self._weights.logits(predicted, frequent), self._weights.logits(truth, frequent)
-        tokens = mean(distillation(student, teacher))
+        predicted = self.advance(batch.tokens[following], features, ChainRows(batch))
+        truth = batch.states[following]
+        regression = mean(functional.smooth_l1_loss(predicted[taught], truth[taught], reduction="none"))
+        drafted = taught & self._vocabulary.t2d[batch.tokens[batch.ahead(2)]]
+        tokens = mean(distillation(self.draft_logits(predicted[drafted]), self.draft_logits(truth[drafted])))
         total = regression + self._settings.token_weight * tokens
         return Losses(total, {"feature": regression, "token": tokens})
 
@@ -101,5 +108,5 @@ class EagleTrainee:
             self.depth,
             batch.states,
             lambda tokens, states: self.advance(tokens, states, rows),
-            lambda states: self._weights.logits(states).argmax(-1),
+            lambda states: self._vocabulary.target_ids[self.draft_logits(states).argmax(-1)],
         )

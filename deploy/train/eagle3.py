@@ -37,7 +37,6 @@ class Eagle3:
     """Published as EAGLE-3 files are: `midlayer.*`, own `lm_head`, `d2t` and `t2d`; the embedding is the target's."""
 
     name = "eagle3"
-    drafts_any_token = False
 
     def __init__(self, settings: Eagle3Settings) -> None:
         self._settings = settings

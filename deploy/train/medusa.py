@@ -27,7 +27,6 @@ class Medusa:
     """Published as Medusa-1 files, or with a draft vocabulary, which those cannot have, as vLLM converts them."""
 
     name = "medusa"
-    drafts_any_token = False
 
     def __init__(self, settings: MedusaSettings) -> None:
         """Raises ConfigError where one shared head is asked for in Medusa-1's layout."""

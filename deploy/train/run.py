@@ -103,11 +103,7 @@ def _card(method: Method, settings: TrainSettings, lesson: Lesson, acceptance: A
             f"{', '.join(map(str, settings.temperatures))}: {len(lesson.taught)} answers, {lesson.tokens} tokens with "
             f"their prompts, {settings.epochs} passes."
         ),
-        vocabulary=(
-            f"It drafts any token; the tokens' loss was over the most frequent: {lesson.coverage}"
-            if method.drafts_any_token
-            else f"The {lesson.coverage}"
-        ),
+        vocabulary=f"The {lesson.coverage}",
         held_out_answers=len(lesson.held_out),
         acceptance=acceptance,
     )

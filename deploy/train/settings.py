@@ -65,6 +65,7 @@ class HeadSettings(TrainSettings):
 
     intermediate: int | None = Field(None, ge=8, description="Width of the MLP; default: the target's.")
     context: int = Field(2048, ge=64, description="Tokens, prompt included, up to which it drafts.")
+    draft_vocab: int = Field(8192, ge=16, description="Most frequent tokens that can be drafted.")
 
 
 class EagleSettings(HeadSettings):
@@ -72,7 +73,6 @@ class EagleSettings(HeadSettings):
 
     noise: float = Field(0.1, ge=0, description="Uniform noise on the features, ± so much of their root mean square.")
     token_weight: float = Field(0.1, ge=0, description="Weight of the tokens' loss beside that of the features.")
-    loss_vocab: int = Field(8192, ge=16, description="Most frequent tokens that the tokens' loss is taken over.")
 
 
 class Eagle3Settings(HeadSettings):
@@ -80,7 +80,6 @@ class Eagle3Settings(HeadSettings):
 
     unroll: int = Field(4, ge=1, le=16, description="Steps of the training-time test.")
     decay: float = Field(0.8, gt=0, le=1, description="Weight of each further step.")
-    draft_vocab: int = Field(8192, ge=16, description="Most frequent tokens that can be drafted.")
 
 
 class MedusaSettings(TrainSettings):

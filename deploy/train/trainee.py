@@ -47,14 +47,12 @@ class Method(Protocol):
 
     name: str
     """As in the key `method` of a path's speculation."""
-    drafts_any_token: bool
-    """Whether its vocabulary bounds only what a loss is taken over."""
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """The target's states that it learns from, by the layer they enter; the final state comes last."""
 
     def vocabulary_size(self, vocab_size: int) -> int:
-        """How many of the target's tokens it learns to tell apart."""
+        """How many of the target's tokens it can draft."""
 
     def initial(self, weights: TargetWeights, vocabulary: DraftVocabulary) -> Checkpoint:
         """Config and tensors, float32 on the training device, exactly as they will be published."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.linear import make_linear
 from replicas.engine.rope import Rotation, rotate
 from replicas.engine.weights import DecoderWeights, LayerWeights
 
@@ -67,15 +68,18 @@ class Decoder:
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits float32 `[rows, vocab]` of final hidden states `[rows, hidden]` in the compute dtype."""
-        logits = self._weights.head(hidden).float()
-        cap = self.config.logit_softcap
-        if cap is not None:
-            logits = logits.div_(cap).tanh_().mul_(cap)
-        ids = self._weights.head_ids
-        if ids is None:
-            return logits
-        everywhere = logits.new_full((len(logits), self.config.vocab_size), -math.inf)
-        return everywhere.index_copy_(1, ids, logits)
+        logits = self._capped(self._weights.head(hidden))
+        vocabulary = self._weights.vocabulary
+        return logits if vocabulary is None else vocabulary.everywhere(logits)
+
+    def cut_head(self, token_ids: Tensor) -> Callable[[Tensor], Tensor]:
+        """`head` with its rows for some tokens alone, laid out apart: logits `[rows, n]` of token ids int64 `[n]`."""
+        rows = make_linear(self._weights.head_rows(token_ids))
+        return lambda hidden: self._capped(rows(hidden))
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        logits, cap = logits.float(), self.config.logit_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _tap(self, tapped: Tensor, index: int, state: Tensor) -> None:
         for place, tap in enumerate(self.taps):

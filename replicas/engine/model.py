@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +123,11 @@ class DecoderModel:
     def head(self, hidden: Tensor) -> Tensor:
         """Logits float32 `[rows, vocab]` of normed final states `[rows, hidden]` in the compute dtype."""
         return self._decoder.head(hidden)
+
+    @torch.inference_mode()
+    def cut_head(self, token_ids: Tensor) -> Callable[[Tensor], Tensor]:
+        """`head` for these tokens alone, int64 `[n]`: what it gives is `[rows, n]`, at the price of their rows."""
+        return self._decoder.cut_head(token_ids)
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:

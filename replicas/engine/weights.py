@@ -15,14 +15,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fleet.errors import ConfigError
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET, CutVocabulary, offset_vocabulary
 from replicas.engine.decoder_config import DecoderConfig
 from replicas.engine.linear import Linear, make_linear
 from replicas.engine.rope import pair_channels
 
 INDEX = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-DRAFT_TO_TARGET = "d2t"
-"""Of a draft whose head has rows for the most frequent tokens only: what to add to a row's number for its token id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,11 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     head: Linear
-    head_ids: Tensor | None
-    """Token ids that the head's rows are for, int64; None where it has one for each."""
+    vocabulary: CutVocabulary | None
+    """The tokens that the head has rows for; None where it has one for each."""
+    head_rows: Callable[[Tensor], Tensor]
+    """Token ids int64 `[n]` to the head's own rows for them, `[n, hidden]`. Packed rows cannot be picked from, so
+    where no embedding holds the same ones they are read anew."""
 
 
 class Checkpoint:
@@ -129,25 +131,29 @@ def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeight
     checkpoint.require(_shapes(config, embedding_name))
     embedding = checkpoint.tensor(embedding_name)
     head = embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)
-    head_ids = _head_ids(checkpoint, len(head))
+    vocabulary = _vocabulary(checkpoint, len(head))
+
+    def head_rows(token_ids: Tensor) -> Tensor:
+        if config.tie_word_embeddings:
+            return embedding[token_ids]
+        with checkpoint:
+            return checkpoint.tensor(HEAD)[token_ids]
+
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)),
         norm=_norm(checkpoint, config, "model.norm"),
-        head=make_linear(head if head_ids is None else head[head_ids]),
-        head_ids=head_ids,
+        head=make_linear(head if vocabulary is None else head[vocabulary.token_ids]),
+        vocabulary=vocabulary,
+        head_rows=head_rows,
     )
 
 
-def _head_ids(checkpoint: Checkpoint, vocab_size: int) -> Tensor | None:
+def _vocabulary(checkpoint: Checkpoint, vocab_size: int) -> CutVocabulary | None:
     """The tokens that a draft can propose, where it says so."""
     if DRAFT_TO_TARGET not in checkpoint:
         return None
-    offsets = checkpoint.tensor(DRAFT_TO_TARGET, torch.int64)
-    ids = offsets + torch.arange(len(offsets), device=offsets.device)
-    if len(torch.unique(ids)) != len(ids) or int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
-        raise ConfigError(f"'{DRAFT_TO_TARGET}' does not lead to {len(ids)} different tokens below {vocab_size}")
-    return ids
+    return offset_vocabulary(checkpoint.tensor(DRAFT_TO_TARGET, torch.int64), vocab_size, f"'{DRAFT_TO_TARGET}'")
 
 
 def _layer(checkpoint: Checkpoint, config: DecoderConfig, index: int) -> LayerWeights:

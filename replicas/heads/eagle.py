@@ -3,19 +3,24 @@
 Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", arXiv:2401.15077, section 3.1; the
 checkpoint is that of EAGLE-2 too, which differs only in how it searches. The feature f_i is the target's hidden state
 after its final norm. The head predicts f_{i+1} = layer(fc(e(t_{i+1}) ‖ f_i)), where the layer has no norm on its
-input, and the target's own output head turns it into logits of t_{i+2}.
+input, and the target's own output head turns it into logits of t_{i+2}. Where the vocabulary is large that head costs
+more than the layer, so a file may name the tokens to draft in `d2t`, as EAGLE-3's do.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from fleet.errors import ConfigError
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.heads.cache import CachedRows
 from replicas.heads.checkpoint import Checkpoint
 from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
 from replicas.heads.target import Shared
+from replicas.heads.vocabulary import drafted_vocabulary
 
 PREFIX = "layers.0"
 UNEXPECTED_NORM = f"{PREFIX}.input_layernorm.weight"
@@ -36,10 +41,10 @@ class EagleHead:
         target.require(checkpoint.name, hidden_size=hidden, vocab_size=self.config.vocab_size)
         if checkpoint.config.get("bias") is True and "fc.bias" not in checkpoint.tensors:
             raise ConfigError(f"{checkpoint.name}: its config says that 'fc' has a bias, and the file has no 'fc.bias'")
-        self._head = target.head
         self._embedding = own_embedding(checkpoint, self.config, target)
         self._fc = checkpoint.linear("fc", hidden, 2 * hidden)
         self._layer = DraftLayer(checkpoint, PREFIX, self.config, hidden)
+        self._logits = _output(checkpoint, target)
 
     def fuse(self, features: Tensor) -> Tensor:
         return features
@@ -49,7 +54,18 @@ class EagleHead:
         return self._layer(fused, fused, rows)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self._head(states)
+        return self._logits(states)
+
+
+def _output(checkpoint: Checkpoint, target: Shared) -> Callable[[Tensor], Tensor]:
+    """The target's head; for the tokens of the file's `d2t` alone where it has one, which published files have not."""
+    offsets = checkpoint.tensors.get(DRAFT_TO_TARGET)
+    if offsets is None:
+        return target.head
+    size = int(checkpoint.config.get("draft_vocab_size") or offsets.numel())
+    vocabulary = drafted_vocabulary(checkpoint, size, target.vocab_size)
+    head = target.cut_head(vocabulary.token_ids)
+    return lambda states: vocabulary.everywhere(head(states))
 
 
 def own_embedding(checkpoint: Checkpoint, config: LayerConfig, target: Shared) -> Tensor:

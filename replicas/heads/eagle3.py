@@ -8,8 +8,7 @@ Reads the layout of the EAGLE repository (`midlayer.*`) and that of the speculat
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from replicas.heads.eagle import own_embedding
 from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
 from replicas.heads.target import Shared
 from replicas.heads.variants import unsupported_flags
+from replicas.heads.vocabulary import drafted_vocabulary
 
 AUXILIARY = "eagle_aux_hidden_state_layer_ids"
 
@@ -75,7 +75,7 @@ class Eagle3Head:
         self._state_norm = checkpoint.norm(f"{prefix}.hidden_norm", hidden, self.config.rms_norm_eps)
         self._layer = DraftLayer(checkpoint, prefix, self.config, 2 * hidden)
         self._norm = checkpoint.norm("norm", hidden, self.config.rms_norm_eps)
-        self._output = _DraftVocabulary(checkpoint, hidden, target.vocab_size)
+        self._output = _output(checkpoint, hidden, target.vocab_size)
         self._norms_residual = bool(_flag(checkpoint, "norm_before_residual", own is not None))
         self._feeds_back_normed = bool(_flag(checkpoint, "norm_output", False))
 
@@ -97,28 +97,15 @@ class Eagle3Head:
         return self._output(states if self._feeds_back_normed else self._norm(states))
 
 
-class _DraftVocabulary:
-    """The head's own output layer over the target's most frequent tokens: the others get no probability."""
-
-    def __init__(self, checkpoint: Checkpoint, hidden: int, vocab_size: int) -> None:
-        """`d2t` [draft vocabulary] holds offsets: the target's id is draft id + d2t[draft id]."""
-        weight = checkpoint.tensors.get("lm_head.weight")
-        size = int(checkpoint.config.get("draft_vocab_size") or (vocab_size if weight is None else weight.shape[0]))
-        self._head = checkpoint.linear("lm_head", size, hidden)
-        self._vocab_size = vocab_size
-        target_ids = torch.arange(size, device=None if weight is None else weight.device)
-        if size != vocab_size:
-            target_ids = target_ids + checkpoint.take("d2t", size).long()
-        if int(target_ids.min()) < 0 or int(target_ids.max()) >= vocab_size or len(torch.unique(target_ids)) != size:
-            raise ConfigError(f"{checkpoint.name}: 'd2t' does not lead to {size} tokens below {vocab_size}")
-        self._target_ids = target_ids
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        logits = self._head(rows).float()
-        if logits.shape[1] == self._vocab_size:
-            return logits
-        everywhere = logits.new_full((len(logits), self._vocab_size), -math.inf)
-        return everywhere.index_copy_(1, self._target_ids, logits)
+def _output(checkpoint: Checkpoint, hidden: int, vocab_size: int) -> Callable[[Tensor], Tensor]:
+    """The head's own output layer, whose rows stand for the tokens of `d2t` unless it has one for each."""
+    weight = checkpoint.tensors.get("lm_head.weight")
+    size = int(checkpoint.config.get("draft_vocab_size") or (vocab_size if weight is None else weight.shape[0]))
+    head = checkpoint.linear("lm_head", size, hidden)
+    if size == vocab_size:
+        return lambda rows: head(rows).float()
+    vocabulary = drafted_vocabulary(checkpoint, size, vocab_size)
+    return lambda rows: vocabulary.everywhere(head(rows).float())
 
 
 def _target_width(checkpoint: Checkpoint, hidden: int) -> int:

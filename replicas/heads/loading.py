@@ -10,6 +10,7 @@ import torch
 from fleet.clock import Clock
 from fleet.config import SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.engine.model import DecoderModel, allocation_failures
 from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CacheShape, HeadCache
@@ -41,17 +42,21 @@ class PublishedHead:
         return (layers,)
 
     def bytes_needed(self, kv_tokens: int, dtype: torch.dtype) -> int:
-        """Weights in the dtype to compute in, and an EAGLE layer's keys and values; ConfigError for a wrong config."""
+        """Weights in the dtype to compute in, rows of the target's head that an EAGLE-1 head has laid out for itself,
+        and an EAGLE layer's keys and values; ConfigError for a wrong config.
+        """
         weights = sum(tensor.numel() * _item_bytes(tensor, dtype) for tensor in self.checkpoint.tensors.values())
         if self.config.method == "medusa":
             return weights
         own = self.checkpoint.config.get("transformer_layer_config") or self.checkpoint.config
         layer = layer_config(self.checkpoint.name, own)
+        if self.config.method == "eagle" and (offsets := self.checkpoint.tensors.get(DRAFT_TO_TARGET)) is not None:
+            weights += offsets.numel() * layer.hidden_size * dtype.itemsize
         return weights + 2 * kv_tokens * layer.kv_heads * layer.head_width * dtype.itemsize
 
     def on(self, model: DecoderModel, name: str, sampler: Sampler, clock: Clock) -> tuple[ReadingProposer, Tree]:
         """The head on a loaded target, with the tree it drafts; ConfigError where the two do not fit."""
-        target = Shared(name, model.config.num_hidden_layers, model.embedding, model.head)
+        target = Shared(name, model.config.num_hidden_layers, model.embedding, model.head, model.cut_head)
         try:
             with allocation_failures():
                 return self._on(model, target, sampler, clock)

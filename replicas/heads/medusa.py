@@ -7,7 +7,6 @@ Reads Medusa-1 files (`{i}.{j}.linear.*`, `{i}.{n}.weight`) and the layout that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fleet.errors import ConfigError
+from replicas.engine.cut_vocabulary import CutVocabulary, cut_vocabulary
 from replicas.engine.linear import Linear
 from replicas.heads.checkpoint import Checkpoint
 from replicas.heads.target import Shared
@@ -28,12 +28,11 @@ class MedusaHeads:
 
     def __init__(self, checkpoint: Checkpoint, target: Shared) -> None:
         """Raises ConfigError where the file holds no heads for this target."""
-        self._vocab_size = target.vocab_size
         is_converted = any(name.startswith("blocks.") for name in checkpoint.tensors)
         self._trunks = _trunks(checkpoint, target, is_converted=is_converted)
-        self._target_ids: Tensor | None = None
+        self._vocabulary: CutVocabulary | None = None
         if is_converted:
-            self._outputs, self._target_ids = _converted_outputs(checkpoint, target, self.count)
+            self._outputs, self._vocabulary = _converted_outputs(checkpoint, target, self.count)
         else:
             self._outputs = [_output(checkpoint, target, f"{i}.{len(t)}") for i, t in enumerate(self._trunks)]
 
@@ -45,10 +44,7 @@ class MedusaHeads:
         """The first `count` heads' logits, float32 [count, n, vocab]; tokens outside a cut vocabulary get none."""
         pairs = zip(self._trunks[:count], self._outputs[:count], strict=True)
         logits = torch.stack([output(_through(trunk, states)) for trunk, output in pairs]).float()
-        if self._target_ids is None:
-            return logits
-        everywhere = logits.new_full((*logits.shape[:2], self._vocab_size), -math.inf)
-        return everywhere.index_copy_(2, self._target_ids, logits)
+        return logits if self._vocabulary is None else self._vocabulary.everywhere(logits)
 
 
 def _through(trunk: Sequence[Linear], hidden: Tensor) -> Tensor:
@@ -91,7 +87,7 @@ def _rows(checkpoint: Checkpoint, name: str) -> int:
     return 0 if weight is None else weight.shape[0]
 
 
-def _converted_outputs(checkpoint: Checkpoint, target: Shared, count: int) -> tuple[list[Linear], Tensor | None]:
+def _converted_outputs(checkpoint: Checkpoint, target: Shared, count: int) -> tuple[list[Linear], CutVocabulary | None]:
     """vLLM's layout: `lm_heads.{i}`, or one that they share, and perhaps a `token_map` of absolute ids.
 
     Heads with a row for every token are cut to the map; those that were cut already have a row for each of its ids.
@@ -103,11 +99,9 @@ def _converted_outputs(checkpoint: Checkpoint, target: Shared, count: int) -> tu
     if token_map is None:
         layers = {name: _output(checkpoint, target, name) for name in set(names)}
         return [layers[name] for name in names], None
-    target_ids = token_map.long()
-    if not _is_map(target_ids, target.vocab_size):
-        raise ConfigError(f"{checkpoint.name}: 'token_map' does not hold different token ids below {target.vocab_size}")
-    layers = {name: _mapped_output(checkpoint, target, name, target_ids) for name in set(names)}
-    return [layers[name] for name in names], target_ids
+    vocabulary = cut_vocabulary(token_map, target.vocab_size, f"{checkpoint.name}: 'token_map'")
+    layers = {name: _mapped_output(checkpoint, target, name, vocabulary.token_ids) for name in set(names)}
+    return [layers[name] for name in names], vocabulary
 
 
 def _mapped_output(checkpoint: Checkpoint, target: Shared, name: str, target_ids: Tensor) -> Linear:
@@ -115,8 +109,3 @@ def _mapped_output(checkpoint: Checkpoint, target: Shared, name: str, target_ids
         return checkpoint.linear(name, len(target_ids), target.hidden_size)
     target.require(checkpoint.name, vocab_size=_rows(checkpoint, name) or target.vocab_size)
     return checkpoint.linear(name, target.vocab_size, target.hidden_size, lambda tensor: tensor[target_ids])
-
-
-def _is_map(target_ids: Tensor, vocab_size: int) -> bool:
-    in_range = bool(((target_ids >= 0) & (target_ids < vocab_size)).all())
-    return in_range and len(torch.unique(target_ids)) == len(target_ids)

@@ -21,6 +21,8 @@ class Shared:
     """[vocab, hidden]."""
     head: Callable[[Tensor], Tensor]
     """Hidden states [n, hidden] after the final norm to float32 logits [n, vocab]."""
+    cut_head: Callable[[Tensor], Callable[[Tensor], Tensor]]
+    """Token ids int64 [size] to the head for these alone, whose logits are [n, size]."""
 
     @property
     def vocab_size(self) -> int:

@@ -64,7 +64,11 @@ FILES: dict[str, Shapes] = {
         "model.norm.weight": [HIDDEN],
         "d2t": [DRAFTED],
     },
-    "eagle": {"fc.weight": [HIDDEN, 2 * HIDDEN], **layer("layers.0", "post_attention_layernorm", HIDDEN)},
+    "eagle": {
+        "fc.weight": [HIDDEN, 2 * HIDDEN],
+        **layer("layers.0", "post_attention_layernorm", HIDDEN),
+        "d2t": [DRAFTED],
+    },
     "eagle3": {
         "fc.weight": [HIDDEN, 3 * HIDDEN],
         "midlayer.input_layernorm.weight": [HIDDEN],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from deploy.train.eagle import EagleTrainee
 from deploy.train.eagle3 import Eagle3Trainee
 from deploy.train.medusa import MedusaTrainee
 from deploy.train.rows import ChainRows
+from deploy.train.target import TargetWeights
 from replicas.heads.cache import CachedRows, CacheShape, HeadCache, Span
 from replicas.heads.eagle import EagleHead
 from replicas.heads.eagle3 import Eagle3Head, eagle3_taps
@@ -29,6 +31,10 @@ LENGTHS = (7, 4)
 Trainee = EagleTrainee | Eagle3Trainee
 
 
+def shared(weights: TargetWeights) -> Shared:
+    return Shared("tiny", LAYERS, weights.embedding, weights.logits, lambda ids: partial(weights.logits, rows=ids))
+
+
 def both_of(kind: str, tmp_path: Path) -> tuple[Trainee, EagleHead | Eagle3Head]:
     """A head as it is trained and as it is served, of the same tensors."""
     settings, method = method_of(kind, tmp_path)
@@ -37,10 +43,9 @@ def both_of(kind: str, tmp_path: Path) -> tuple[Trainee, EagleHead | Eagle3Head]
     checkpoint = method.initial(weights, lesson.vocabulary)
     trainee = method.trainee(checkpoint, weights, lesson.vocabulary)
     assert isinstance(trainee, Trainee)
-    shared = Shared("tiny", LAYERS, weights.embedding, weights.logits)
     if kind == "eagle":
-        return trainee, EagleHead(checkpoint, shared)
-    return trainee, Eagle3Head(checkpoint, shared, taps=eagle3_taps(checkpoint, LAYERS))
+        return trainee, EagleHead(checkpoint, shared(weights))
+    return trainee, Eagle3Head(checkpoint, shared(weights), taps=eagle3_taps(checkpoint, LAYERS))
 
 
 def batch_of(width: int) -> Batch:
@@ -86,10 +91,10 @@ def test_every_chain_is_the_one_that_serving_would_run(kind: str, tmp_path: Path
         start += length
 
 
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 @torch.no_grad()
-def test_eagle3_drafts_the_tokens_that_serving_would_draft(tmp_path: Path) -> None:
-    trainee, head = both_of("eagle3", tmp_path)
-    assert isinstance(trainee, Eagle3Trainee)
+def test_a_head_drafts_the_tokens_that_serving_would_draft(kind: str, tmp_path: Path) -> None:
+    trainee, head = both_of(kind, tmp_path)
     states = torch.randn(9, HIDDEN, generator=torch.Generator().manual_seed(1))
     served = head.logits(states)
     drafted = served.isfinite().nonzero()[:, 1].view(9, -1)
@@ -109,7 +114,7 @@ def test_medusa_heads_draft_the_tokens_that_serving_would_draft(kind: str, tmp_p
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
     trainee = method.trainee(checkpoint, weights, lesson.vocabulary)
     assert isinstance(trainee, MedusaTrainee)
-    heads = MedusaHeads(checkpoint, Shared("tiny", LAYERS, weights.embedding, weights.logits))
+    heads = MedusaHeads(checkpoint, shared(weights))
     states = torch.randn(5, HIDDEN, generator=generator)
     for head, served in enumerate(heads(states, 3)):
         drafted = served.isfinite().nonzero()[:, 1].view(5, -1)

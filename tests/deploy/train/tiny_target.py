@@ -33,7 +33,7 @@ QUIET = Screen(Console(quiet=True))
 
 METHODS: dict[str, tuple[type[TrainSettings], Any, dict[str, Any]]] = {
     "draft_model": (DraftSettings, Draft, {"draft_vocab": 120, "layers": 2}),
-    "eagle": (EagleSettings, Eagle, {"loss_vocab": 120, "token_weight": 1.0, "noise": 0.02}),
+    "eagle": (EagleSettings, Eagle, {"draft_vocab": 120, "token_weight": 1.0, "noise": 0.02}),
     "eagle3": (Eagle3Settings, Eagle3, {"draft_vocab": 120, "unroll": 3}),
     "medusa": (MedusaSettings, Medusa, {"heads": 3}),
     "medusa, cut": (MedusaSettings, Medusa, {"heads": 3, "draft_vocab": 120}),

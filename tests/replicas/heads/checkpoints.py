@@ -114,6 +114,14 @@ def eagle_qwen2() -> Files:
     return files
 
 
+def eagle_cut(*, draft_ids: tuple[int, ...] = DRAFT_IDS) -> Files:
+    """As `fleet train eagle` writes it: tokens that it can draft, and nothing of the target's."""
+    files = eagle(draft_vocab_size=len(draft_ids)).drop("embed_tokens.weight")
+    files.tensors["d2t"] = torch.tensor(draft_ids, dtype=torch.int64) - torch.arange(len(draft_ids))
+    files.file = "model.safetensors"
+    return files
+
+
 def eagle3(*, draft_ids: tuple[int, ...] = DRAFT_IDS, prefix: str = "midlayer", **config: Any) -> Files:
     """As `yuhuili/EAGLE3-LLaMA3.1-Instruct-8B`: cut vocabulary, no embedding, default taps."""
     size = len(draft_ids)
@@ -191,6 +199,8 @@ EAGLES: dict[str, Callable[[], Files]] = {
     "no-bias-named-or-stored": lambda: eagle().drop("bias"),
     "theta": lambda: eagle(rope_theta=300.0),
     "targets-embedding": lambda: eagle().drop("embed_tokens.weight"),
+    "cut": eagle_cut,
+    "cut-to-unsorted-of-unsaid-number": lambda: eagle_cut(draft_ids=DRAFT_IDS[::-1]).drop("draft_vocab_size"),
 }
 EAGLE3S: dict[str, Callable[[], Files]] = {
     "published": eagle3,

@@ -31,7 +31,13 @@ SAMPLER = Sampler(VOCABULARY, frozenset({2}))
 
 def shared() -> Shared:
     weight = target_head()
-    return Shared("tiny-target", LAYERS, target_embedding(), lambda hidden: hidden @ weight.T)
+    return Shared(
+        "tiny-target",
+        LAYERS,
+        target_embedding(),
+        lambda hidden: hidden @ weight.T,
+        lambda token_ids: lambda hidden: hidden @ weight[token_ids].T,
+    )
 
 
 def head_from(files: Files, folder: Path) -> EagleHead | Eagle3Head:

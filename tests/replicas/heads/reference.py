@@ -89,13 +89,14 @@ class SlowEagle:
 
     def logits(self, output: Tensor) -> Tensor:
         """Of the token after the one that `output` is of, over the target's vocabulary."""
+        offsets = self.files.tensors.get("d2t")
         if not self.is_eagle3:
-            return target_head().double() @ output
+            every = target_head().double() @ output
+            return every if offsets is None else torch.where(_can_be_drafted(offsets), every, -math.inf)
         if not self.top.get("norm_output"):
             output = rms_norm(output, self.weights["norm.weight"], self.epsilon)
         drafted = self.weights["lm_head.weight"] @ output
         logits = torch.full((VOCABULARY,), -math.inf, dtype=torch.float64)
-        offsets = self.files.tensors.get("d2t")
         for draft_id, logit in enumerate(drafted.tolist()):
             logits[draft_id + (0 if offsets is None else int(offsets[draft_id]))] = logit
         return logits
@@ -150,6 +151,11 @@ class SlowEagle:
             scaling["high_freq_factor"] - scaling["low_freq_factor"]
         )
         return float((1 - blend) * frequency / scaling["factor"] + blend * frequency)
+
+
+def _can_be_drafted(offsets: Tensor) -> Tensor:
+    drafted = {draft_id + offset for draft_id, offset in enumerate(offsets.tolist())}
+    return torch.tensor([token_id in drafted for token_id in range(VOCABULARY)])
 
 
 def greedy_tree(slow: SlowEagle, state: Tensor, counts: Sequence[int]) -> dict[tuple[int, ...], tuple[int, ...]]:

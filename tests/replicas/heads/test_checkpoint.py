@@ -13,7 +13,7 @@ import torch
 from fleet.errors import ConfigError
 from replicas.heads.checkpoint import read_checkpoint
 from replicas.heads.eagle3 import eagle3_taps
-from tests.replicas.heads.checkpoints import Files, eagle, eagle3, speculators
+from tests.replicas.heads.checkpoints import Files, eagle, eagle3, eagle_cut, speculators
 from tests.replicas.heads.heads_rig import head_from
 
 
@@ -35,8 +35,16 @@ WRONG: dict[str, tuple[Callable[[], Files], str]] = {
     "activation": (lambda: eagle(hidden_act="gelu"), "activation 'gelu' is not supported"),
     "rotation": (lambda: eagle(rope_scaling={"rope_type": "dynamic"}), "rotary embedding 'dynamic' is not supported"),
     "no map": (lambda: eagle3().drop("d2t"), "no tensor 'd2t'"),
-    "map out of range": (lambda: offset(eagle3(), 11, 60), "'d2t' does not lead to 12 tokens below 60"),
-    "map of absolute ids": (lambda: offset(eagle3(), 1, 2), "'d2t' does not lead to 12 tokens below 60"),
+    "map out of range": (lambda: offset(eagle3(), 11, 60), "'d2t' does not lead to 12 different tokens below 60"),
+    "map of absolute ids": (lambda: offset(eagle3(), 1, 2), "'d2t' does not lead to 12 different tokens below 60"),
+    "eagle map out of range": (lambda: offset(eagle_cut(), 11, 60), "'d2t' does not lead to 12 different tokens below"),
+    "eagle map below 0": (lambda: offset(eagle_cut(), 0, -1), "'d2t' does not lead to 12 different tokens below 60"),
+    "eagle map of absolute ids": (lambda: offset(eagle_cut(), 1, 2), "'d2t' does not lead to 12 different tokens"),
+    "eagle map of another length": (
+        lambda: eagle_cut().change(draft_vocab_size=13),
+        r"'d2t' has the shape \[12\], exp",
+    ),
+    "eagle map of nothing": (lambda: eagle_cut(draft_ids=()), "'d2t' does not lead to 0 different tokens below 60"),
     "layer ids": (lambda: speculators(eagle_aux_hidden_state_layer_ids="all"), "must be a list of layer numbers"),
     "other network": (
         lambda: eagle3(eagle_config={"use_last_layernorm": False, "parallel_draft_step": 2}),

@@ -50,9 +50,16 @@ def expected(folder: Path) -> dict[str, Result]:
 
 HEADS: dict[str, Callable[[], checkpoints.Files]] = {
     "eagle": checkpoints.eagle_vicuna,
+    "eagle, cut": lambda: checkpoints.eagle_cut(draft_ids=(*FEW, 7, 11, 50)),
     "eagle3": checkpoints.eagle3,
     "medusa": checkpoints.medusa,
 }
+
+
+def drafting(name: str, tree: object, **changes: str) -> SpeculativeConfig:
+    """With a head of HEADS."""
+    values = {"method": name.partition(",")[0], "model": "head", "num_speculative_tokens": 3, "tree": tree}
+    return SpeculativeConfig.model_validate({**values, "adaptive": False, **changes})
 
 
 def run_with(config: SpeculativeConfig, files: checkpoints.Files, folder: Path, kv_tokens: int, head_at: Path) -> Rig:
@@ -74,16 +81,7 @@ def rounds_of(rig: Rig) -> list[Round]:
 def test_the_rejection_rule_changes_no_greedy_answer(
     method: str, tree: list[list[int]] | None, folder: Path, expected: dict[str, Result], tmp_path: Path
 ) -> None:
-    config = SpeculativeConfig.model_validate(
-        {
-            "method": method,
-            "model": "head",
-            "num_speculative_tokens": 3,
-            "tree": tree,
-            "acceptance": "rejection",
-            "adaptive": False,
-        }
-    )
+    config = drafting(method, tree, acceptance="rejection")
     rig = run_with(config, HEADS[method](), folder, 600, tmp_path)
     for each in REQUESTS:
         result = rig.results[each.request_id]
@@ -107,9 +105,7 @@ def test_every_feature_gives_the_same_answer_with_every_head(
     expected: dict[str, Result],
     tmp_path: Path,
 ) -> None:
-    config = SpeculativeConfig.model_validate(
-        {"method": method, "model": "head", "num_speculative_tokens": 3, "tree": tree, "adaptive": False}
-    )
+    config = drafting(method, tree)
     rig = run_with(config, HEADS[method](), folder, kv_tokens, tmp_path)
     results, rounds = rig.results, rounds_of(rig)
     for each in REQUESTS:

@@ -55,8 +55,11 @@ def test_every_layout_gives_the_papers_logits(name: str, tmp_path: Path) -> None
         (medusa().drop("0.0.linear.weight"), "holds no Medusa heads"),
         (medusa().drop("1.1.weight"), "no tensor '1.1.weight'"),
         (medusa_converted(rows=40), "its vocabulary is 40, that of tiny-target is 60"),
-        (medusa_converted(rows=12, token_map=(*DRAFT_IDS[:-1], 60)), "'token_map' does not hold different token ids"),
-        (medusa_converted(rows=12, token_map=(*DRAFT_IDS[:-1], 3)), "'token_map' does not hold different token ids"),
+        (
+            medusa_converted(rows=12, token_map=(*DRAFT_IDS[:-1], 60)),
+            "'token_map' does not lead to 12 different tokens",
+        ),
+        (medusa_converted(rows=12, token_map=(*DRAFT_IDS[:-1], 3)), "'token_map' does not lead to 12 different tokens"),
     ],
 )
 def test_heads_of_another_target_are_refused_by_name(files: Files, message: str, tmp_path: Path) -> None:
