@@ -24,6 +24,8 @@ class HeadOnDisk:
     parameters: int
     embedding: int
     """Those of them that a pass looks a row up in, and does not read."""
+    mapped_tokens: int
+    """The target's tokens that its `d2t` leads to; 0 where it has none."""
     config: StoredHead
 
 
@@ -47,4 +49,5 @@ def read_head_file(method: str, folder: str, draft_length: int, target: Architec
         if not finding.is_ok:
             raise ConfigError(f"proposer '{method}:{folder}' does not fit {target.name}: {finding.problem}")
     parameters = {name: math.prod(shape) for name, shape in shapes.items() if name not in INDEXES}
-    return HeadOnDisk(sum(parameters.values()), parameters.get(EMBEDDING, 0), config)
+    mapped = math.prod(shapes.get("d2t", (0,)))
+    return HeadOnDisk(sum(parameters.values()), parameters.get(EMBEDDING, 0), mapped, config)

@@ -45,7 +45,9 @@ class Proposer:
 
     spec: ProposerSpec
     parameters: int
+    """Those of its files."""
     weight_bytes: float
+    """What it holds in memory."""
     cache: KvCache
     cost: PassCost | None
     """Of one pass, None where proposing costs no model pass."""
@@ -162,7 +164,10 @@ def _medusa(spec: ProposerSpec, host: Host) -> Proposer:
 
 
 def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
-    """A head in a folder: its own tensors, in the number format of the target, and its own layer's cache."""
+    """A head in a folder: its own tensors, in the number format of the target, and its own layer's cache.
+
+    An EAGLE-1 head reads the target's output head too, whole or the rows of the tokens that it can draft.
+    """
     head = read_head_file(spec.method, folder, spec.draft_length, host.target)
     if spec.method == "medusa":
         return _one_pass_heads(spec, head.parameters, host)
@@ -170,8 +175,15 @@ def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
     heads = config.num_attention_heads or layer.heads
     head_dim = config.head_dim or (config.hidden_size or layer.hidden) // heads
     layer = replace(layer, heads=heads, kv_heads=config.num_key_value_heads or heads, head_dim=head_dim)
-    borrowed = host.target.vocabulary * host.target.hidden if spec.method == "eagle" else 0
-    return _head_proposer(spec, layer, head.parameters, head.parameters - head.embedding + borrowed, host)
+    read = head.parameters - head.embedding
+    if spec.method == "eagle3":
+        return _head_proposer(spec, layer, head.parameters, read, host)
+    if not head.mapped_tokens:
+        return _head_proposer(spec, layer, head.parameters, read + host.target.vocabulary * host.target.hidden, host)
+    # The rows that it reads are cut from the target's head, and lie beside that a second time.
+    rows = head.mapped_tokens * host.target.hidden
+    proposer = _head_proposer(spec, layer, head.parameters, read + rows, host)
+    return replace(proposer, weight_bytes=proposer.weight_bytes + host.head_bytes * rows)
 
 
 def _one_pass_heads(spec: ProposerSpec, own: int, host: Host) -> Proposer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from replicas.compatibility.findings import Finding
 from replicas.compatibility.layout import (
     Kind,
+    drafted_tokens,
     expected_eagle,
     expected_eagle3,
     expected_medusa,
@@ -86,8 +87,9 @@ def _compare_eagle(target: StoredModel, head: HeadFiles, use: HeadUse) -> Iterat
     has_own_embedding = "embed_tokens.weight" in head.shapes
     yield _sizes("hidden size", target.hidden_size, width if has_own_embedding else config.hidden_size or 0)
     yield _sizes("vocabulary", target.vocab_size, config.vocab_size or 0)
-    if head.kind is Kind.EAGLE3:
+    if head.kind is Kind.EAGLE3 or "d2t" in head.shapes:
         yield _draft_vocabulary(target, head)
+    if head.kind is Kind.EAGLE3:
         yield _taps(target, config, use)
         yield from _variant(config)
     yield _tensors(head, _expected(target, head))
@@ -107,8 +109,8 @@ def _sizes(what: str, target: int, head: int) -> Finding:
 
 
 def _draft_vocabulary(target: StoredModel, head: HeadFiles) -> Finding:
-    """The head's own tokens, and the tables that lead from them to the target's."""
-    rows = head.config.draft_vocab_size or head.config.vocab_size or 0
+    """The tokens that the head drafts, and the tables that lead from them to the target's."""
+    rows = drafted_tokens(head.config, head.shapes)
     marks = head.shapes.get("t2d")
     if rows > target.vocab_size:
         problem = f"it drafts {rows} tokens, more than the target's {target.vocab_size}"
@@ -148,7 +150,7 @@ def _variant(config: StoredHead) -> Iterator[Finding]:
 def _expected(target: StoredModel, head: HeadFiles) -> dict[str, Shape]:
     if head.kind is Kind.EAGLE3:
         return expected_eagle3(head.config, head.shapes, target.hidden_size)
-    expected = expected_eagle(head.config)
+    expected = expected_eagle(head.config, head.shapes)
     if head.config.bias:
         expected["fc.bias"] = (head.config.hidden_size or 0,)
     return expected

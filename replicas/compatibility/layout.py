@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,10 +91,20 @@ def _medusa_outputs(shapes: Mapping[str, Shape]) -> list[str]:
     return [f"{prefix}{head}.{len(names)}.weight" for head, names in blocks.items()]
 
 
-def expected_eagle(head: StoredHead) -> dict[str, Shape]:
-    """Tensors of an EAGLE-1/2 head (arXiv:2401.15077): fc over (embedding, hidden), one layer without input norm."""
+def drafted_tokens(head: StoredHead, shapes: Mapping[str, Shape]) -> int:
+    """How many of the target's tokens an EAGLE head drafts: as its config says, else as its map or vocabulary does."""
+    mapped = shapes.get("d2t")
+    return head.draft_vocab_size or (head.vocab_size or 0 if mapped is None else math.prod(mapped))
+
+
+def expected_eagle(head: StoredHead, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Tensors of an EAGLE-1/2 head (arXiv:2401.15077): fc over (embedding, hidden), one layer without input norm.
+
+    `d2t` is no part of it, but where it is there it has to fit.
+    """
     sizes = _layer_sizes(head)
-    return {"fc.weight": (sizes.hidden, 2 * sizes.hidden)} | dict(_layer("layers.0", sizes, sizes.hidden))
+    mapped: dict[str, Shape] = {"d2t": (drafted_tokens(head, shapes),)} if "d2t" in shapes else {}
+    return {"fc.weight": (sizes.hidden, 2 * sizes.hidden), **dict(_layer("layers.0", sizes, sizes.hidden)), **mapped}
 
 
 def expected_eagle3(head: StoredHead, shapes: Mapping[str, Shape], target_hidden: int) -> dict[str, Shape]:
@@ -101,7 +112,7 @@ def expected_eagle3(head: StoredHead, shapes: Mapping[str, Shape], target_hidden
     sizes = _layer_sizes(head)
     prefix = "midlayer" if "midlayer.hidden_norm.weight" in shapes else "layers.0"
     taps = len(head.tap_ids or ()) or EAGLE3_TAPS
-    rows = head.draft_vocab_size or head.vocab_size or 0
+    rows = drafted_tokens(head, shapes)
     norms = ("norm", f"{prefix}.input_layernorm", f"{prefix}.hidden_norm")
     expected = {
         "fc.weight": (sizes.hidden, taps * (head.target_hidden_size or target_hidden)),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from deploy.planning.config_file import find_architecture
 from deploy.planning.kv_cache import kv_cache
@@ -103,8 +104,9 @@ def test_lookup_leaves_the_whole_cache_to_the_target(target: Path, text: str) ->
     [
         *((name, files, False) for name, files in HEADS.items()),
         *((name, files, True) for name, files in STORED.items()),
+        ("eagle", checkpoints.eagle_cut, True),
     ],
-    ids=[*(f"{name}-of-usual-size" for name in HEADS), *(f"{name}-in-its-folder" for name in STORED)],
+    ids=[*(f"{name}-of-usual-size" for name in HEADS), *(f"{name}-in-its-folder" for name in STORED), "eagle-cut"],
 )
 def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_the_target(
     target: Path, tmp_path: Path, method: str, files: Callable[[], checkpoints.Files], is_named: bool
@@ -117,7 +119,8 @@ def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_th
         read_checkpoint(folder),
     )
     floats = [tensor for tensor in head.checkpoint.tensors.values() if tensor.is_floating_point()]
-    assert sum(4 * tensor.numel() for tensor in floats) == pytest.approx(proposer.weight_bytes, rel=EXACT)
+    assert sum(tensor.numel() for tensor in floats) == pytest.approx(proposer.parameters, rel=EXACT)
+    assert head.bytes_needed(0, torch.float32) == pytest.approx(proposer.weight_bytes, rel=EXACT)
     model = loaded(target, tokens, head.taps(checkpoints.LAYERS))
     drafting, _ = head.on(model, "target", SAMPLER, SystemClock())
     taken = arena_bytes(model)
@@ -160,8 +163,8 @@ def test_the_shipped_heads_are_planned_as_large_as_their_files(method: str, mega
     folder = resolve_head(f"{DEFAULT_MODEL}-{method}", None, lambda line: None)
     spec = parse_proposer(f"{method}:{folder}", draft_length=4, acceptance=None)
     proposer = build_proposer(spec, find_architecture(DEFAULT_MODEL), 1)
-    assert proposer.weight_bytes / 1e6 == pytest.approx(megabytes, abs=0.1)
-    assert proposer.weight_bytes == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.01)
+    assert 2 * proposer.parameters / 1e6 == pytest.approx(megabytes, abs=0.1)
+    assert 2 * proposer.parameters == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.01)
 
 
 def test_a_draft_model_takes_its_cache_for_as_many_tokens_as_the_target(target: Path, draft: Path) -> None:
@@ -170,3 +173,18 @@ def test_a_draft_model_takes_its_cache_for_as_many_tokens_as_the_target(target: 
     taken = arena_bytes(loaded(target, tokens)) + arena_bytes(loaded(draft, tokens))
     assert taken == pytest.approx(plan.cache, rel=EXACT)
     check_sequences(plan, tokens)
+
+
+def test_a_head_that_drafts_a_part_of_the_vocabulary_reads_those_rows_and_keeps_them_twice(
+    target: Path, tmp_path: Path
+) -> None:
+    whole, cut = (
+        planned(target, f"eagle:{files().write(tmp_path / name)}")[1]
+        for name, files in (("whole", HEADS["eagle"]), ("cut", checkpoints.eagle_cut))
+    )
+    assert whole.cost is not None
+    assert cut.cost is not None
+    drafted, width = len(checkpoints.DRAFT_IDS), checkpoints.HIDDEN
+    assert cut.parameters == whole.parameters
+    assert whole.cost.fixed_bytes - cut.cost.fixed_bytes == 4 * width * (checkpoints.VOCABULARY - drafted)
+    assert cut.weight_bytes - whole.weight_bytes == 4 * width * drafted

@@ -78,14 +78,8 @@ def test_a_training_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> N
         learnt("eagle", tmp_path, learning_rate=0.5, token_weight=0.5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "vocabulary"),
-    [
-        ("eagle3", r"MB\. The \d+ tokens cover"),
-        ("eagle", r"drafts any token; the tokens' loss was over the most frequent: \d+ tokens cover"),
-    ],
-)
-def test_everything_is_written(kind: str, vocabulary: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["eagle3", "eagle"])
+def test_everything_is_written(kind: str, tmp_path: Path) -> None:
     settings, method = settled(kind, tmp_path)
     train(method, settings, QUIET, f"fleet train {kind}")
     assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {
@@ -99,7 +93,7 @@ def test_everything_is_written(kind: str, vocabulary: str, tmp_path: Path) -> No
     card = (tmp_path / "README.md").read_text()
     assert card.startswith("---\nbase_model:")
     assert "| 1 | 0." in card or "| 1 | 1." in card
-    assert re.search(vocabulary, card)
+    assert re.search(r"MB\. The 120 tokens cover", card)
     last = MetricsLog(tmp_path / METRICS_FILE).lines()[-1]
     assert len(last["held_out_acceptance"]) == 3
 

@@ -16,19 +16,26 @@ from deploy.train.measuring import measure
 from deploy.train.metrics_log import MetricsLog
 from deploy.train.publish import publish, published
 from deploy.train.trainee import Method
+from deploy.train.vocabulary import DraftVocabulary
+from fleet.config import SpeculativeConfig
 from fleet.errors import ConfigError
-from replicas.heads.checkpoint import Checkpoint
+from replicas.engine.sampling import Sampler
+from replicas.heads.checkpoint import Checkpoint, read_checkpoint
+from replicas.heads.loading import PublishedHead
+from replicas.heads.warming import warm_up
 from tests.deploy.train.tiny_target import (
     HEADS,
     HIDDEN,
     INTERMEDIATE,
     KV_HEADS,
+    LAYERS,
     METHODS,
     VOCABULARY,
     WIDTH,
     lesson_of,
     method_of,
 )
+from tests.fakes import ManualClock
 
 DRAFTED = 120
 Shapes = dict[str, list[int]]
@@ -127,6 +134,20 @@ def test_the_published_file_is_read_back_as_the_same_network(kind: str, tmp_path
     assert torch.equal(reread.losses(batch, noise.manual_seed(0)).total, kept)
 
 
+@pytest.mark.parametrize("kind", sorted(set(METHODS) - {"draft_model"}))
+def test_a_published_head_is_one_that_serves(kind: str, tmp_path: Path) -> None:
+    settings, method = method_of(kind, tmp_path)
+    lesson = lesson_of(settings, method)
+    target = lesson.target
+    publish(method.initial(target.weights, lesson.vocabulary), tmp_path)
+    config = SpeculativeConfig.model_validate({"method": method.name, "model": "head", "num_speculative_tokens": 3})
+    head = PublishedHead(config, read_checkpoint(tmp_path))
+    proposer, tree = head.on(target.model, "tiny", Sampler(VOCABULARY, frozenset()), ManualClock())
+    warm_up(proposer, torch.ones(1, len(head.taps(LAYERS)) * HIDDEN), sequences=2, depth=tree.depth)
+    assert tree.depth == 3
+    assert proposer.state().out_of_memory == 0
+
+
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "eagle3" else kind for kind in METHODS]
 )
@@ -185,3 +206,27 @@ def test_a_draft_cannot_be_larger_than_its_target(changed: dict[str, int], compl
     lesson = lesson_of(settings, method)
     with pytest.raises(ConfigError, match=complaint):
         method.initial(lesson.target.weights, lesson.vocabulary)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_a_head_over_the_whole_vocabulary_has_no_map(kind: str, tmp_path: Path) -> None:
+    settings, method = method_of(kind, tmp_path, draft_vocab=VOCABULARY + 1)
+    lesson = lesson_of(settings, method)
+    checkpoint = method.initial(lesson.target.weights, lesson.vocabulary)
+    assert len(lesson.vocabulary) == VOCABULARY
+    assert "d2t" not in checkpoint.tensors
+    assert checkpoint.config.get("draft_vocab_size", VOCABULARY) == VOCABULARY
+
+
+def test_an_eagle_head_learns_and_drafts_no_token_outside_its_vocabulary(tmp_path: Path) -> None:
+    settings, method = method_of("eagle", tmp_path)
+    lesson = lesson_of(settings, method)
+    batch = lesson.pack(lesson.taught[:2])
+    absent = sorted(set(range(VOCABULARY)) - set(batch.tokens.tolist()))
+    vocabulary = DraftVocabulary(torch.tensor(absent), VOCABULARY)
+    weights = lesson.target.weights
+    trainee = method.trainee(method.initial(weights, vocabulary), weights, vocabulary)
+    losses = trainee.losses(batch, torch.Generator())
+    assert losses.parts["token"] == 0
+    assert losses.parts["feature"] > 0
+    assert not trainee.agreement(batch).any()

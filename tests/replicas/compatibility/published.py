@@ -47,6 +47,11 @@ def eagle() -> Shapes:
     } | _layer("layers.0", HIDDEN)
 
 
+def eagle_cut() -> Shapes:
+    """As `fleet train eagle` writes it: with a part of the target's vocabulary, without its embedding."""
+    return {name: shape for name, shape in eagle().items() if name != "embed_tokens.weight"} | {"d2t": (DRAFTED,)}
+
+
 def eagle3(prefix: str = "midlayer") -> Shapes:
     return {
         "fc.weight": (HIDDEN, 3 * HIDDEN),

@@ -37,6 +37,8 @@ def refused(findings: dict[str, Finding]) -> dict[str, str]:
     ("shapes", "config", "kind"),
     [
         (p.eagle(), p.CONFIG, Kind.EAGLE),
+        (p.eagle_cut(), p.EAGLE3_CONFIG, Kind.EAGLE),
+        (p.eagle_cut(), p.CONFIG, Kind.EAGLE),
         (p.eagle3(), p.EAGLE3_CONFIG, Kind.EAGLE3),
         (p.eagle3("layers.0"), p.SPECULATORS_CONFIG, Kind.EAGLE3),
         (p.medusa(), p.MEDUSA_CONFIG, Kind.MEDUSA),
@@ -94,6 +96,8 @@ def test_what_a_head_was_made_for_is_shown_but_never_believed(tmp_path: Path) ->
         (p.eagle(), p.CONFIG, {"vocab_size": 401}, "vocabulary", "the target's is 401, the head was made for 400"),
         (p.medusa(), p.MEDUSA_CONFIG, {"vocab_size": 401}, "vocabulary", "made for 400"),
         (p.eagle3(), p.EAGLE3_CONFIG, {"vocab_size": 80}, "draft vocabulary", "drafts 100 tokens, more than"),
+        (p.eagle_cut(), p.CONFIG, {"vocab_size": 80}, "draft vocabulary", "drafts 100 tokens, more than"),
+        (p.eagle_cut(), p.CONFIG | {"draft_vocab_size": 90}, {}, "tensors", r"'d2t' is \[100\] where \[90\]"),
         (p.eagle3(), p.EAGLE3_CONFIG, {"vocab_size": 401}, "draft vocabulary", "its t2d marks 400 tokens"),
         (p.eagle3(), p.EAGLE3_CONFIG, {"num_hidden_layers": 6}, "tapped layers", "6 layers .* entering layers 2, 3, 3"),
         (
@@ -184,6 +188,13 @@ def test_a_config_that_promises_a_bias_must_be_kept_and_one_that_is_silent_need_
     promised = compare(p.write_head(tmp_path / "promised", without, p.CONFIG | {"bias": True}))
     assert refused(promised) == {"tensors": "no 'fc.bias'"}
     assert compare(p.write_head(tmp_path / "has", p.eagle(), p.CONFIG))["tensors"].note == "fc has a bias"
+
+
+def test_it_is_said_what_part_of_the_vocabulary_a_head_drafts(tmp_path: Path) -> None:
+    found = compare(p.write_head(tmp_path / "cut", p.eagle_cut(), p.CONFIG))["draft vocabulary"]
+    assert (found.target, found.proposer, found.note) == ("400", "100", "a part of them, mapped by d2t")
+    whole = compare(p.write_head(tmp_path / "whole", p.eagle(), p.EAGLE3_CONFIG))
+    assert "draft vocabulary" not in whole, "without a map it drafts every token, whatever its config says"
 
 
 def test_medusa_heads_are_counted_in_the_file(tmp_path: Path) -> None:

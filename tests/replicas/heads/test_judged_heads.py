@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fleet.generation import SamplingParams
+from replicas.engine.cut_vocabulary import offset_vocabulary
 from replicas.engine.features import Seen
 from replicas.engine.judging import judged_block
 from replicas.engine.sampling import Draw
@@ -59,6 +60,15 @@ class TableEagle:
         return torch.from_numpy(DRAFT[states[:, 0].numpy(), states[:, 1].numpy()])
 
 
+class CutEagle(TableEagle):
+    """A token that the target may well say cannot be drafted, and the rows are in an order of their own."""
+
+    vocabulary = offset_vocabulary(torch.tensor([2, 2, -2]), VOCABULARY, "d2t")
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self.vocabulary.everywhere(super().logits(states)[:, self.vocabulary.token_ids])
+
+
 class TableMedusa:
     """Every head is that table, which is wrong for what lies further ahead, as real heads are."""
 
@@ -75,9 +85,13 @@ class FlatMedusa:
         return logits
 
 
-def eagle(tree: Tree) -> ReadingProposer:
+def eagle(tree: Tree, network: TableEagle | None = None) -> ReadingProposer:
     cache = HeadCache(CacheShape(1, 100 * len(SEEDS), 1), dtype=torch.float32, device=torch.device("cpu"))
-    return EagleProposer(TableEagle(), cache, PICKER, DraftShape(tree, 100), ManualClock())
+    return EagleProposer(network or TableEagle(), cache, PICKER, DraftShape(tree, 100), ManualClock())
+
+
+def cut_eagle(tree: Tree) -> ReadingProposer:
+    return eagle(tree, CutEagle())
 
 
 def medusa(tree: Tree) -> ReadingProposer:
@@ -145,8 +159,14 @@ def heard(speakers: list[Speaker]) -> Counter[tuple[int, ...]]:
 @pytest.mark.parametrize("seeds", [SEEDS[:150], pytest.param(SEEDS, marks=pytest.mark.slow)], ids=["few", "all"])
 @pytest.mark.parametrize(
     ("head", "tree", "sampling"),
-    [(eagle, FULL, TRUNCATED), (eagle, Tree.chain(3), PLAIN), (medusa, UNEVEN, TRUNCATED)],
-    ids=["eagle-tree", "eagle-chain", "medusa-tree"],
+    [
+        (eagle, FULL, TRUNCATED),
+        (eagle, Tree.chain(3), PLAIN),
+        (cut_eagle, FULL, TRUNCATED),
+        (cut_eagle, Tree.chain(3), PLAIN),
+        (medusa, UNEVEN, TRUNCATED),
+    ],
+    ids=["eagle-tree", "eagle-chain", "cut-eagle-tree", "cut-eagle-chain", "medusa-tree"],
 )
 def test_answers_follow_the_targets_distribution(
     head: Callable[[Tree], ReadingProposer], tree: Tree, sampling: SamplingParams, seeds: range
