@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from fleet.errors import ConfigError
-from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET, CutVocabulary, offset_vocabulary
 from replicas.heads.cache import CachedRows
 from replicas.heads.checkpoint import Checkpoint
 from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
 from replicas.heads.target import Shared
-from replicas.heads.vocabulary import drafted_vocabulary
 
 PREFIX = "layers.0"
 UNEXPECTED_NORM = f"{PREFIX}.input_layernorm.weight"
@@ -73,3 +72,9 @@ def own_embedding(checkpoint: Checkpoint, config: LayerConfig, target: Shared) -
     if "embed_tokens.weight" not in checkpoint.tensors:
         return target.embedding
     return checkpoint.take("embed_tokens.weight", config.vocab_size, config.hidden_size)
+
+
+def drafted_vocabulary(checkpoint: Checkpoint, size: int, vocab_size: int) -> CutVocabulary:
+    """The `size` tokens that the checkpoint's `d2t` leads to; ConfigError where it does not, in one line."""
+    offsets = checkpoint.take(DRAFT_TO_TARGET, size)
+    return offset_vocabulary(offsets, vocab_size, f"{checkpoint.name}: '{DRAFT_TO_TARGET}'")

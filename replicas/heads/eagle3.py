@@ -17,11 +17,10 @@ from torch import Tensor
 from fleet.errors import ConfigError
 from replicas.heads.cache import CachedRows
 from replicas.heads.checkpoint import Checkpoint, Norm
-from replicas.heads.eagle import own_embedding
+from replicas.heads.eagle import drafted_vocabulary, own_embedding
 from replicas.heads.layer import DraftLayer, LayerConfig, layer_config
 from replicas.heads.target import Shared
 from replicas.heads.variants import unsupported_flags
-from replicas.heads.vocabulary import drafted_vocabulary
 
 AUXILIARY = "eagle_aux_hidden_state_layer_ids"
 
