@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,9 +10,11 @@ import psutil
 import torch
 
 from fleet.errors import ConfigError
-from replicas.compatibility.stored import read_shapes
-from replicas.engine.decoder_config import load_config
-from replicas.engine.linear import compute_dtype
+from replicas.compatibility.stored import read_headers
+from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
+from replicas.engine.decoder_config import DecoderConfig, load_config
+from replicas.engine.footprint import NARROW, Footprint, model_footprint
+from replicas.engine.linear import keeping_on
 from replicas.engine.model import kv_bytes_per_token
 
 GIB = 2**30
@@ -35,13 +36,11 @@ def check_memory(
     `beside` is what else is needed on the device: bytes by name.
     """
     config = load_config(folder, layers=layers)
-    elements = sum(math.prod(shape) for name, shape in read_shapes(folder).items() if _is_kept(name, layers))
-    if config.tie_word_embeddings and device.type == "cpu":
-        # The packed head is a copy of the embedding whose weights it otherwise shares.
-        elements += config.vocab_size * config.hidden_size
-    weights = elements * compute_dtype(dtype, device).itemsize
+    footprint, keeping = stored_footprint(folder, config, dtype), keeping_on(device, dtype)
+    weights = footprint.bytes_in(keeping)
     cache = kv_tokens * kv_bytes_per_token(config, dtype, device.type)
-    needed, available = weights + cache + sum(beside.values()) + WORKING_BYTES, _available_bytes(device)
+    working = max(WORKING_BYTES, footprint.loading_bytes(keeping))
+    needed, available = weights + cache + sum(beside.values()) + working, _available_bytes(device)
     if needed > available:
         others = "".join(f", {name} {size / GIB:.2f}" for name, size in beside.items())
         raise ConfigError(
@@ -51,10 +50,12 @@ def check_memory(
         )
 
 
-def _is_kept(name: str, layers: int | None) -> bool:
-    """Whether a model cut to its first layers has this tensor."""
-    _, is_layer, rest = name.partition(".layers.")
-    return layers is None or not is_layer or int(rest.partition(".")[0]) < layers
+def stored_footprint(folder: Path, config: DecoderConfig, dtype: str) -> Footprint:
+    """What the model in a folder consists of once it is loaded in `dtype`. Raises ConfigError."""
+    headers = read_headers(folder)
+    cut = headers.pop(DRAFT_TO_TARGET, None)
+    is_narrow = dtype in NARROW or all(header.number_format in NARROW for header in headers.values())
+    return model_footprint(config, is_narrow=is_narrow, head_rows=cut.shape[0] if cut else None)
 
 
 def _available_bytes(device: torch.device) -> int:

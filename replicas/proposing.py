@@ -66,10 +66,11 @@ def in_process(config: SpeculativeConfig, head: PublishedHead | None, place: Pla
     if head is not None:
         return _drafting_head(head, place)
     policy = SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False)
-    return Proposing(_drilled(_look_up(config), place), policy)
+    return Proposing(_drilled(look_up(config), place), policy)
 
 
-def _look_up(config: SpeculativeConfig) -> Proposer:
+def look_up(config: SpeculativeConfig) -> Proposer:
+    """The proposer of a method that drafts from the text itself."""
     if config.method == "ngram":
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
     limits = SuffixLimits(

@@ -13,7 +13,8 @@ from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import context_length, load_config
-from replicas.engine.linear import compute_dtype
+from replicas.engine.footprint import Keeping
+from replicas.engine.linear import keeping_on
 from replicas.engine.model import DecoderModel, load_model
 from replicas.loading import cache_tokens, choose_device, graph_bytes, step_recorder, warm_up
 from replicas.memory_check import check_memory
@@ -40,7 +41,7 @@ class TargetHead(Protocol):
     def taps(self, layers: int) -> tuple[int, ...]:
         """The states that it reads of a model of so many layers. Raises ConfigError."""
 
-    def bytes_needed(self, kv_tokens: int, dtype: torch.dtype) -> int:
+    def bytes_needed(self, kv_tokens: int, keeping: Keeping) -> int:
         """Its weights, and its cache beside one of the target for so many tokens. Raises ConfigError."""
 
 
@@ -61,7 +62,7 @@ def load_target(
     kv_tokens = cache_tokens(decoder, engine, context, dtype=config.dtype, device=device)
     beside = graph_bytes(device, engine)
     if head is not None:
-        beside["head"] = head.bytes_needed(kv_tokens, compute_dtype(config.dtype, torch.device(device)))
+        beside["head"] = head.bytes_needed(kv_tokens, keeping_on(torch.device(device), config.dtype))
     check_memory(folder, dtype=config.dtype, kv_tokens=kv_tokens, device=torch.device(device), beside=beside)
     progress(f"loading {config.model} in {config.dtype} on {device}, KV cache for {kv_tokens} tokens")
     try:

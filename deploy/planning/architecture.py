@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,5 @@ class Architecture:
     extras: Extras
     latent: LatentAttention | None = None
     experts: Experts | None = None
+    values: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The config.json as read, of a multimodal model the language part."""

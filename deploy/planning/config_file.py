@@ -128,7 +128,7 @@ def parse_architecture(values: Mapping[str, Any], name: str) -> Architecture:
         config = ConfigFile.model_validate(dict(OMITTED.get(family, {})) | dict(values))
     except ValidationError as error:
         raise ConfigError(f"{name}: unusable config: {explain(error)}") from error
-    return _architecture(config, family, name)
+    return replace(_architecture(config, family, name), values=values)
 
 
 def _architecture(config: ConfigFile, family: str, name: str) -> Architecture:

@@ -10,10 +10,10 @@ from deploy.planning.architecture import Architecture
 from fleet.errors import ConfigError
 from replicas.compatibility.heads import HeadFiles, HeadUse, compare_head
 from replicas.compatibility.layout import recognise
-from replicas.compatibility.stored import StoredHead, StoredModel, read_head, read_shapes
+from replicas.compatibility.stored import StoredHead, StoredModel, read_head, read_headers, read_shapes
+from replicas.engine.footprint import NARROW, Footprint
+from replicas.heads.footprint import head_footprint
 
-INDEXES = ("d2t", "t2d", "token_map")
-"""Tables of token ids, which are no parameters."""
 EMBEDDING = "embed_tokens.weight"
 
 
@@ -21,11 +21,9 @@ EMBEDDING = "embed_tokens.weight"
 class HeadOnDisk:
     """A published head as its folder has it."""
 
-    parameters: int
+    footprint: Footprint
     embedding: int
-    """Those of them that a pass looks a row up in, and does not read."""
-    mapped_tokens: int
-    """The target's tokens that its `d2t` leads to; 0 where it has none."""
+    """Parameters that a pass looks a row up in, and does not read."""
     config: StoredHead
 
 
@@ -34,7 +32,8 @@ def read_head_file(method: str, folder: str, draft_length: int, target: Architec
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise ConfigError(f"proposer '{method}:{folder}': no such folder; write '{method}' alone for one of usual size")
-    shapes = read_shapes(path)
+    headers = read_headers(path)
+    shapes = {name: header.shape for name, header in headers.items()}
     kind = recognise(shapes)
     if kind is None or kind != method:
         raise ConfigError(f"proposer '{method}:{folder}': the folder holds {kind or 'no known kind of proposer'}")
@@ -48,6 +47,14 @@ def read_head_file(method: str, folder: str, draft_length: int, target: Architec
     for finding in compare_head(sizes, HeadFiles(kind, config, shapes), HeadUse(draft_length)):
         if not finding.is_ok:
             raise ConfigError(f"proposer '{method}:{folder}' does not fit {target.name}: {finding.problem}")
-    parameters = {name: math.prod(shape) for name, shape in shapes.items() if name not in INDEXES}
-    mapped = math.prod(shapes.get("d2t", (0,)))
-    return HeadOnDisk(sum(parameters.values()), parameters.get(EMBEDDING, 0), mapped, config)
+    narrow = {name for name, header in headers.items() if header.number_format in NARROW}
+    return HeadOnDisk(head_footprint(shapes, narrow), math.prod(shapes.get(EMBEDDING, (0,))), config)
+
+
+def cut_head_rows(model: str) -> int | None:
+    """Rows of the output layer of a draft model in a folder, where it has fewer than there are tokens."""
+    path = Path(model).expanduser()
+    if not path.is_dir() or not any(path.glob("*.safetensors")):
+        return None
+    cut = read_shapes(path).get("d2t")
+    return cut[0] if cut else None

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from deploy.planning.acceptance import Acceptance
 from deploy.planning.architecture import Architecture
+from deploy.planning.formats import Formats
 from deploy.planning.hardware import Gpu
 from deploy.planning.kv_cache import kv_cache
 from deploy.planning.memory import Deployment, MemoryPlan, plan_memory, require_room
-from deploy.planning.proposers import HEAD_BYTES, Proposer, ProposerSpec, build_proposer
+from deploy.planning.proposers import Proposer, ProposerSpec, build_proposer
 from deploy.planning.roofline import TARGET_OVERHEAD_SECONDS, Load, PassCost, model_cost
 from deploy.planning.speedup import Cell, Pairing, paying_batches, peak_ratio, predict, speed_up, with_round_trip
-from deploy.planning.weights import LINEAR_BYTES, active_parameters, count_parameters, weight_bytes
+from deploy.planning.weights import active_parameters, count_parameters
 
 ASSUMED_ACCEPTANCE = Acceptance(rate=0.7)
 ROUND_TRIPS_MS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -29,8 +30,7 @@ class Question:
 
     model: Architecture
     gpu: Gpu
-    number_format: str
-    kv_element_bytes: float
+    formats: Formats
     tensor_parallel: int
     utilisation: float
     reserve_bytes: float
@@ -132,16 +132,14 @@ def make_plan(question: Question) -> Plan:
     deployment = _deployment(question)
     alone = plan_memory(deployment)
     for context in question.contexts:
-        require_room(alone, context, f"{model.name} in {question.number_format}")
-    cost = model_cost(
-        model, question.number_format, deployment.cache, question.tensor_parallel, TARGET_OVERHEAD_SECONDS
-    )
+        require_room(alone, context, f"{model.name} in {question.formats.weights}")
+    cost = model_cost(model, question.formats.read, deployment.cache, question.tensor_parallel, TARGET_OVERHEAD_SECONDS)
     return Plan(
         model=model.name,
         family=model.family,
         parameters=count_parameters(model).total,
         active_parameters=active_parameters(model),
-        number_format=question.number_format,
+        number_format=question.formats.weights,
         gpu=question.gpu.name,
         tensor_parallel=question.tensor_parallel,
         free_tokens=question.gpu.free_tokens,
@@ -156,20 +154,14 @@ def _deployment(question: Question) -> Deployment:
         memory_bytes=question.gpu.memory_bytes,
         utilisation=question.utilisation,
         reserve_bytes=question.reserve_bytes,
-        weight_bytes=weight_bytes(question.model, question.number_format) / question.tensor_parallel,
-        cache=kv_cache(question.model, question.kv_element_bytes, question.tensor_parallel),
+        weight_bytes=question.formats.target_bytes(question.model) / question.tensor_parallel,
+        cache=kv_cache(question.model, question.formats.kv_bytes, question.tensor_parallel),
         tensor_parallel=question.tensor_parallel,
     )
 
 
 def _proposer_plan(question: Question, deployment: Deployment, cost: PassCost, spec: ProposerSpec) -> ProposerPlan:
-    proposer = build_proposer(
-        spec,
-        question.model,
-        question.tensor_parallel,
-        kv_bytes=question.kv_element_bytes,
-        head_bytes=max(HEAD_BYTES, LINEAR_BYTES[question.number_format]),
-    )
+    proposer = build_proposer(spec, question.model, question.tensor_parallel, question.formats)
     alone, memory = plan_memory(deployment), plan_memory(deployment, proposer)
     for context in question.contexts:
         require_room(memory, context, f"{question.model.name} with {spec.label}")

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from deploy.planning.acceptance import Acceptance, parse_acceptance
 from deploy.planning.architecture import Architecture, Extras
 from deploy.planning.config_file import find_architecture
-from deploy.planning.head_file import read_head_file
+from deploy.planning.formats import Formats
+from deploy.planning.head_file import cut_head_rows, read_head_file
 from deploy.planning.kv_cache import NO_CACHE, KvCache, kv_cache
 from deploy.planning.roofline import DRAFT_OVERHEAD_SECONDS, PassCost, attention_flops, model_cost
-from deploy.planning.weights import count_parameters, weight_bytes
+from deploy.planning.weights import count_parameters
 from fleet.config import HEAD_METHODS
 from fleet.errors import ConfigError
+from replicas.engine.footprint import Footprint, LinearSize
 
-HEAD_BYTES = 2.0
-"""Heads stay in 16 bits beside a quantised target; beside one in float32 they are that."""
 EAGLE3_DRAFT_VOCABULARY = 32000
 EAGLE3_TAPS = 3
-KV_BYTES = 2.0
+GPU_FORMATS = Formats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,8 @@ class Host:
     target: Architecture
     split: int
     """GPUs that share the proposer."""
-    kv_bytes: float
-    """Of one cached number, in the proposer's cache as in the target's."""
-    head_bytes: float
-    """Of one weight of a head."""
+    formats: Formats
+    """Of the proposer as of the target."""
 
 
 def parse_proposer(text: str, *, draft_length: int, acceptance: Acceptance | None) -> ProposerSpec:
@@ -89,15 +87,10 @@ def parse_proposer(text: str, *, draft_length: int, acceptance: Acceptance | Non
 
 
 def build_proposer(
-    spec: ProposerSpec,
-    target: Architecture,
-    tensor_parallel: int,
-    *,
-    kv_bytes: float = KV_BYTES,
-    head_bytes: float = HEAD_BYTES,
+    spec: ProposerSpec, target: Architecture, tensor_parallel: int, formats: Formats = GPU_FORMATS
 ) -> Proposer:
     """The proposer's sizes beside this target. Raises ConfigError where its model is not known."""
-    host = Host(target, 1 if spec.is_on_own_gpu else tensor_parallel, kv_bytes, head_bytes)
+    host = Host(target, 1 if spec.is_on_own_gpu else tensor_parallel, formats)
     if spec.model is not None and spec.method in HEAD_METHODS:
         return _stored_head(spec, spec.model, host)
     return _BUILDERS[spec.method](spec, host)
@@ -133,34 +126,37 @@ def _lookup(spec: ProposerSpec, host: Host) -> Proposer:
 
 def _draft_model(spec: ProposerSpec, host: Host) -> Proposer:
     model = find_architecture(str(spec.model))
-    number_format = model.stored_format
-    cache = kv_cache(model, host.kv_bytes, host.split)
-    cost = model_cost(model, number_format, cache, host.split, DRAFT_OVERHEAD_SECONDS)
-    parameters = count_parameters(model).total
-    return Proposer(spec, parameters, weight_bytes(model, number_format), cache, cost, is_one_pass=False)
+    cache = kv_cache(model, host.formats.kv_bytes, host.split)
+    read = model.stored_format if host.formats.on_cpu is None else host.formats.read
+    cost = model_cost(model, read, cache, host.split, DRAFT_OVERHEAD_SECONDS)
+    size = host.formats.draft_bytes(model, cut_head_rows(str(spec.model)))
+    return Proposer(spec, count_parameters(model).total, size, cache, cost, is_one_pass=False)
 
 
 def _eagle(spec: ProposerSpec, host: Host) -> Proposer:
     """EAGLE-1/2 (arXiv:2401.15077): fc [h, 2h] and one layer of the target's shape; embedding and head are its own."""
     target, layer = host.target, _one_layer(host.target)
-    own = target.hidden * 2 * target.hidden + _layer_parameters(layer)
-    return _head_proposer(spec, layer, own, own + target.vocabulary * target.hidden, host)
+    own = _footprint((target.hidden, 2 * target.hidden), *_linears(layer, target.hidden))
+    return _head_proposer(spec, layer, own, own.parameters + target.vocabulary * target.hidden, host)
 
 
 def _eagle3(spec: ProposerSpec, host: Host) -> Proposer:
     """EAGLE-3 (arXiv:2503.01840): fc [h, 3h], one layer whose attention reads 2h (embedding, hidden), a small head."""
     target, layer = host.target, _one_layer(host.target)
-    wider = target.hidden * layer.head_dim * (layer.heads + 2 * layer.kv_heads)
-    head = min(EAGLE3_DRAFT_VOCABULARY, target.vocabulary) * target.hidden
-    own = target.hidden * EAGLE3_TAPS * target.hidden + _layer_parameters(layer) + wider + head
-    return _head_proposer(spec, layer, own, own, host)
+    own = _footprint(
+        (target.hidden, EAGLE3_TAPS * target.hidden),
+        *_linears(layer, 2 * target.hidden),
+        (min(EAGLE3_DRAFT_VOCABULARY, target.vocabulary), target.hidden),
+    )
+    return _head_proposer(spec, layer, own, own.parameters, host)
 
 
 def _medusa(spec: ProposerSpec, host: Host) -> Proposer:
     """Medusa-1 (arXiv:2401.10774): one head for each drafted position, h² + h·V weights, no cache."""
-    target = host.target
-    own = spec.draft_length * (target.hidden**2 + target.hidden + target.hidden * target.vocabulary)
-    return _one_pass_heads(spec, own, host)
+    hidden = host.target.hidden
+    return _one_pass_heads(
+        spec, _footprint(*[(hidden, hidden), (host.target.vocabulary, hidden)] * spec.draft_length), host
+    )
 
 
 def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
@@ -170,40 +166,33 @@ def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
     """
     head = read_head_file(spec.method, folder, spec.draft_length, host.target)
     if spec.method == "medusa":
-        return _one_pass_heads(spec, head.parameters, host)
+        return _one_pass_heads(spec, head.footprint, host)
     config, layer = head.config, _one_layer(host.target)
     heads = config.num_attention_heads or layer.heads
     head_dim = config.head_dim or (config.hidden_size or layer.hidden) // heads
     layer = replace(layer, heads=heads, kv_heads=config.num_key_value_heads or heads, head_dim=head_dim)
-    read = head.parameters - head.embedding
-    if spec.method == "eagle3":
-        return _head_proposer(spec, layer, head.parameters, read, host)
-    if not head.mapped_tokens:
-        return _head_proposer(spec, layer, head.parameters, read + host.target.vocabulary * host.target.hidden, host)
-    # The rows that it reads are cut from the target's head, and lie beside that a second time.
-    rows = head.mapped_tokens * host.target.hidden
-    proposer = _head_proposer(spec, layer, head.parameters, read + rows, host)
-    return replace(proposer, weight_bytes=proposer.weight_bytes + host.head_bytes * rows)
+    borrowed = host.target.vocabulary * host.target.hidden if spec.method == "eagle" else 0
+    return _head_proposer(spec, layer, head.footprint, head.footprint.parameters - head.embedding + borrowed, host)
 
 
-def _one_pass_heads(spec: ProposerSpec, own: int, host: Host) -> Proposer:
-    """Medusa heads with `own` parameters, all of them read in the one pass."""
-    size = host.head_bytes * own
-    cost = PassCost(size / host.split, 2.0 * own / host.split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
-    return Proposer(spec, own, size, NO_CACHE, cost, is_one_pass=True)
+def _one_pass_heads(spec: ProposerSpec, own: Footprint, host: Host) -> Proposer:
+    """Medusa heads, all of whose weights are read in the one pass."""
+    read = host.formats.head_number_bytes * own.parameters
+    cost = PassCost(read / host.split, 2.0 * own.parameters / host.split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
+    return Proposer(spec, own.parameters, host.formats.head_bytes(own), NO_CACHE, cost, is_one_pass=True)
 
 
-def _head_proposer(spec: ProposerSpec, layer: Architecture, own: int, read: int, host: Host) -> Proposer:
-    """A one-layer head with `own` parameters of which a pass reads `read`, the target's head included where used."""
-    cache = kv_cache(layer, host.kv_bytes, host.split)
+def _head_proposer(spec: ProposerSpec, layer: Architecture, own: Footprint, read: int, host: Host) -> Proposer:
+    """A one-layer head of whose parameters a pass reads `read`, the target's head included where used."""
+    cache = kv_cache(layer, host.formats.kv_bytes, host.split)
     cost = PassCost(
-        fixed_bytes=host.head_bytes * read / host.split,
+        fixed_bytes=host.formats.head_number_bytes * read / host.split,
         flops_per_token=2.0 * read / host.split,
         cache=cache,
         attention_flops=attention_flops(layer) / host.split,
         overhead_seconds=DRAFT_OVERHEAD_SECONDS,
     )
-    return Proposer(spec, own, host.head_bytes * own, cache, cost, is_one_pass=False)
+    return Proposer(spec, own.parameters, host.formats.head_bytes(own), cache, cost, is_one_pass=False)
 
 
 def _one_layer(target: Architecture) -> Architecture:
@@ -219,9 +208,16 @@ def _one_layer(target: Architecture) -> Architecture:
     )
 
 
-def _layer_parameters(layer: Architecture) -> int:
-    parameters = count_parameters(layer)
-    return parameters.attention + parameters.dense + parameters.norms
+def _linears(layer: Architecture, attention_input: int) -> list[tuple[int, int]]:
+    """Rows and columns of a Llama layer's weights, whose attention may read rows of another width."""
+    queries, keys = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    attention = [(rows, attention_input) for rows in (queries, keys, keys)]
+    return [*attention, (layer.hidden, queries), *[(layer.width, layer.hidden)] * 2, (layer.hidden, layer.width)]
+
+
+def _footprint(*linears: tuple[int, int]) -> Footprint:
+    """Of a head as they are usually published, in 16 bits; norms and biases are too few to count."""
+    return Footprint(tuple(LinearSize(rows, columns, is_narrow=True) for rows, columns in linears), 0)
 
 
 _BUILDERS: Mapping[str, Callable[[ProposerSpec, Host], Proposer]] = {

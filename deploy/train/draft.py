@@ -19,7 +19,7 @@ from deploy.train.vocabulary import DraftVocabulary
 from fleet.errors import ConfigError
 from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.engine.decoder_config import SHARES_EMBEDDING
-from replicas.engine.weights import EMBEDDING
+from replicas.engine.footprint import EMBEDDING
 from replicas.heads.checkpoint import Checkpoint
 
 PREFIX = "model."

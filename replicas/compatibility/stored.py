@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,6 +17,8 @@ from fleet.errors import ConfigError
 from replicas.heads.variants import unsupported_flags
 
 PICKLED = (".bin", ".pt", ".pth")
+FORMATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "I64": "int64"}
+"""Of safetensors' words those that torch has others for."""
 Shape = tuple[int, ...]
 Size = Annotated[int, Field(ge=1)]
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -132,8 +135,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """What a file says of a tensor."""
+
+    shape: Shape
+    number_format: str
+    """In torch's words: bfloat16, float32, int64."""
+
+
 def read_shapes(folder: Path) -> dict[str, Shape]:
-    """Every tensor's shape by name: from the headers of .safetensors files, else of pickled ones, run without code.
+    """Every tensor's shape by name. Raises ConfigError as `read_headers` does."""
+    return {name: header.shape for name, header in read_headers(folder).items()}
+
+
+def read_headers(folder: Path) -> dict[str, TensorHeader]:
+    """Every tensor by name: from the headers of .safetensors files, else of pickled ones, run without code.
 
     Raises ConfigError where there is no such file or one cannot be read.
     """
@@ -141,22 +158,24 @@ def read_shapes(folder: Path) -> dict[str, Shape]:
     files = files or sorted(file for file in folder.iterdir() if file.suffix in PICKLED)
     if not files:
         raise ConfigError(f"{folder} holds no tensors: no .safetensors, .bin or .pt file")
-    shapes: dict[str, Shape] = {}
+    headers: dict[str, TensorHeader] = {}
     for file in files:
-        shapes.update(_safetensors(file) if file.suffix == ".safetensors" else _pickled(file))
-    return shapes
+        headers.update(_safetensors(file) if file.suffix == ".safetensors" else _pickled(file))
+    return headers
 
 
-def _safetensors(file: Path) -> Iterator[tuple[str, Shape]]:
+def _safetensors(file: Path) -> Iterator[tuple[str, TensorHeader]]:
     try:
         with safe_open(file, framework="np") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (not a mapping)
-                yield name, tuple(tensors.get_slice(name).get_shape())
+                stored = tensors.get_slice(name)
+                number_format = FORMATS.get(stored.get_dtype(), stored.get_dtype())
+                yield name, TensorHeader(tuple(stored.get_shape()), number_format)
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{file} is not a readable safetensors file: {error}") from error
 
 
-def _pickled(file: Path) -> Iterator[tuple[str, Shape]]:
+def _pickled(file: Path) -> Iterator[tuple[str, TensorHeader]]:
     import torch  # seconds to import, and most checkpoints need it not
 
     try:
@@ -169,7 +188,7 @@ def _pickled(file: Path) -> Iterator[tuple[str, Shape]]:
         raise ConfigError(f"{file} does not hold tensors by name")
     for name, value in content.items():
         if isinstance(value, torch.Tensor):
-            yield str(name), tuple(value.shape)
+            yield str(name), TensorHeader(tuple(value.shape), str(value.dtype).removeprefix("torch."))
 
 
 def _validated(kind: type[AnyModel], values: Mapping[str, Any], folder: Path) -> AnyModel:

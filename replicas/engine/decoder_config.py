@@ -155,18 +155,23 @@ def load_config(folder: Path, *, layers: int | None = None) -> DecoderConfig:
         raw = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} holds no usable model config: {error}") from error
+    return parse_config(raw, str(folder), layers=layers)
+
+
+def parse_config(raw: Any, name: str, *, layers: int | None = None) -> DecoderConfig:
+    """A config.json's content, cut to the first `layers`; ConfigError where we cannot run what `name` stands for."""
     family = raw.get("model_type") if isinstance(raw, dict) else None
     if family not in SUPPORTED_FAMILIES:
         raise ConfigError(f"architecture '{family}' is not supported (supported: {', '.join(SUPPORTED_FAMILIES)})")
     if raw.get("quantization_config") is not None:
-        raise ConfigError(f"{folder} holds quantised weights; use a checkpoint in bfloat16, float16 or float32")
+        raise ConfigError(f"{name} holds quantised weights; use a checkpoint in bfloat16, float16 or float32")
     try:
         config = _decoder_config(family, _Document.model_validate({**FAMILY_DEFAULTS.get(family, {}), **raw}), layers)
     except ValidationError as error:
-        raise ConfigError(f"{folder} holds no usable model config: {explain(error)}") from error
+        raise ConfigError(f"{name} holds no usable model config: {explain(error)}") from error
     if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
         raise ConfigError(
-            f"{folder}: {config.num_attention_heads} heads of width {config.head_dim} cannot share "
+            f"{name}: {config.num_attention_heads} heads of width {config.head_dim} cannot share "
             f"{config.num_key_value_heads} key-value heads"
         )
     if config.activation not in ACTIVATIONS:

@@ -26,6 +26,10 @@ class KvArena:
         self.dtype = dtype
         self.bytes_per_layer_place = 2 * self._kv_heads * config.head_dim * dtype.itemsize
 
+    @property
+    def size_bytes(self) -> int:
+        return self._memory.nbytes
+
     def store(self, layer: int, slots: Tensor, keys_and_values: Tensor) -> None:
         """Write `[tokens, 2 * kv_heads, head_dim]` to the slots, int64 `[tokens]`."""
         self._layers[layer].index_copy_(1, slots, keys_and_values.transpose(0, 1))

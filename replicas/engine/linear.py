@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from replicas.engine.footprint import Keeping, Layout
+
 FP16_ENGINES = ("x86", "fbgemm")
 """torch's quantized engines that multiply by float16 weights."""
 CHECKED_ROWS = 4096
@@ -27,13 +29,28 @@ class Linear(Protocol):
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """A layer with weight `[out, in]` on the device that this lies on."""
-    if weight.device.type != "cpu":
+    layout = layout_on(weight.device, weight.dtype)
+    if layout is Layout.PLAIN:
         return PlainLinear(weight, bias)
-    if weight.dtype == torch.float32 and torch.backends.quantized.engine in FP16_ENGINES:
+    if layout is Layout.HALF:
         scale = fp16_scale(weight)
         if fits_fp16(weight, scale):
             return HalfLinear(weight, bias, scale)
     return PackedLinear(weight, bias)
+
+
+def layout_on(device: torch.device, dtype: torch.dtype) -> Layout:
+    """How `make_linear` keeps weights that are computed with in `dtype`."""
+    if device.type != "cpu":
+        return Layout.PLAIN
+    has_half = dtype == torch.float32 and torch.backends.quantized.engine in FP16_ENGINES
+    return Layout.HALF if has_half else Layout.PACKED
+
+
+def keeping_on(device: torch.device, dtype: str) -> Keeping:
+    """How a model of this dtype, bfloat16 or float32, is kept: what every count of bytes goes by."""
+    computed = compute_dtype(dtype, device)
+    return Keeping(computed.itemsize, layout_on(device, computed))
 
 
 @dataclass(frozen=True, slots=True)

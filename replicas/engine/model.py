@@ -92,6 +92,11 @@ class DecoderModel:
             self._arena = KvArena(self.config, places, dtype=decoder.embedding.dtype, device=self._device)
         self._graphs = None if recorder is None else StepGraphs(decoder, self._arena, recorder, scratch=kv_tokens)
 
+    @property
+    def cache_bytes(self) -> int:
+        """What the KV arena takes."""
+        return self._arena.size_bytes
+
     def graph_shape(self, segments: Sequence[Segment]) -> GraphShape | None:
         """That of the graph that such a step is run as, and recorded for when it is first met; None without one."""
         return None if self._graphs is None else self._graphs.shape(_pack(segments).spans)

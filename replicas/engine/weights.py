@@ -17,11 +17,11 @@ from torch import Tensor
 from fleet.errors import ConfigError
 from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET, CutVocabulary, offset_vocabulary
 from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.footprint import EMBEDDING, HEAD, tensor_shapes
 from replicas.engine.linear import Linear, make_linear
 from replicas.engine.rope import pair_channels
 
 INDEX = "model.safetensors.index.json"
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeight
     """Read and fuse all weights. Raises ConfigError naming what is missing or has another shape."""
     # Writers that drop duplicates keep tied weights under either name.
     embedding_name = HEAD if config.tie_word_embeddings and EMBEDDING not in checkpoint else EMBEDDING
-    checkpoint.require(_shapes(config, embedding_name))
+    checkpoint.require(tensor_shapes(config, embedding_name))
     embedding = checkpoint.tensor(embedding_name)
     head = embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)
     vocabulary = _vocabulary(checkpoint, len(head))
@@ -214,36 +214,3 @@ def _weight_files(folder: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(f"{index} is not a readable index of safetensors files: {error}") from error
     return [folder / name for name in sorted(names)]
-
-
-def _shapes(config: DecoderConfig, embedding_name: str) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a checkpoint must have."""
-    hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
-    found: dict[str, tuple[int, ...]] = {
-        embedding_name: (config.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not config.tie_word_embeddings:
-        found[HEAD] = (config.vocab_size, hidden)
-    keys, inner = config.num_key_value_heads * config.head_dim, config.intermediate_size
-    linears = {
-        "self_attn.q_proj": (queries, hidden, config.has_qkv_bias),
-        "self_attn.k_proj": (keys, hidden, config.has_qkv_bias),
-        "self_attn.v_proj": (keys, hidden, config.has_qkv_bias),
-        "self_attn.o_proj": (hidden, queries, config.has_output_bias),
-        "mlp.gate_proj": (inner, hidden, config.has_mlp_bias),
-        "mlp.up_proj": (inner, hidden, config.has_mlp_bias),
-        "mlp.down_proj": (hidden, inner, config.has_mlp_bias),
-    }
-    norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-    if config.is_gemma:
-        norms |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
-    if config.has_qk_norm:
-        norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
-    for prefix in (f"model.layers.{index}" for index in range(config.num_hidden_layers)):
-        for name, (rows, columns, has_bias) in linears.items():
-            found[f"{prefix}.{name}.weight"] = (rows, columns)
-            if has_bias:
-                found[f"{prefix}.{name}.bias"] = (rows,)
-        found |= {f"{prefix}.{name}.weight": (width,) for name, width in norms.items()}
-    return found

@@ -49,6 +49,10 @@ class HeadCache:
         self._held: dict[int, Extent] = {}
 
     @property
+    def size_bytes(self) -> int:
+        return self._memory.nbytes
+
+    @property
     def used_tokens(self) -> int:
         return self._extents.used_tokens
 

@@ -72,6 +72,10 @@ class EagleProposer:
         """Places of the cache that are taken."""
         return self._cache.used_tokens
 
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.size_bytes
+
     def read(self, seen: Sequence[Seen]) -> None:
         overdue = []
         for chunk in seen:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from fleet.clock import Clock
 from fleet.config import SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
-from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
+from replicas.engine.footprint import NARROW, Keeping
 from replicas.engine.model import DecoderModel, allocation_failures
 from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CacheShape, HeadCache
@@ -19,6 +17,7 @@ from replicas.heads.checkpoint import Checkpoint, read_checkpoint
 from replicas.heads.eagle import EagleHead
 from replicas.heads.eagle3 import Eagle3Head, eagle3_taps
 from replicas.heads.eagle_proposer import DraftShape, EagleProposer
+from replicas.heads.footprint import head_footprint
 from replicas.heads.layer import layer_config
 from replicas.heads.medusa import MedusaHeads
 from replicas.heads.medusa_proposer import MedusaProposer
@@ -41,18 +40,17 @@ class PublishedHead:
             return eagle3_taps(self.checkpoint, layers, are_outputs=self.config.eagle_aux_layers == "output")
         return (layers,)
 
-    def bytes_needed(self, kv_tokens: int, dtype: torch.dtype) -> int:
-        """Weights in the dtype to compute in, rows of the target's head that an EAGLE-1 head has laid out for itself,
-        and an EAGLE layer's keys and values; ConfigError for a wrong config.
-        """
-        weights = sum(tensor.numel() * _item_bytes(tensor, dtype) for tensor in self.checkpoint.tensors.values())
+    def bytes_needed(self, kv_tokens: int, keeping: Keeping) -> int:
+        """Weights as they are kept, and an EAGLE layer's keys and values; ConfigError for a wrong config."""
+        formats = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self.checkpoint.tensors.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.checkpoint.tensors.items()}
+        narrow = {name for name, number_format in formats.items() if number_format in NARROW}
+        weights = head_footprint(shapes, narrow).bytes_in(keeping)
         if self.config.method == "medusa":
             return weights
         own = self.checkpoint.config.get("transformer_layer_config") or self.checkpoint.config
         layer = layer_config(self.checkpoint.name, own)
-        if self.config.method == "eagle" and (offsets := self.checkpoint.tensors.get(DRAFT_TO_TARGET)) is not None:
-            weights += offsets.numel() * layer.hidden_size * dtype.itemsize
-        return weights + 2 * kv_tokens * layer.kv_heads * layer.head_width * dtype.itemsize
+        return weights + 2 * kv_tokens * layer.kv_heads * layer.head_width * keeping.number_bytes
 
     def on(self, model: DecoderModel, name: str, sampler: Sampler, clock: Clock) -> tuple[ReadingProposer, Tree]:
         """The head on a loaded target, with the tree it drafts; ConfigError where the two do not fit."""
@@ -84,10 +82,6 @@ class PublishedHead:
         drafting = DraftShape(tree, min(context, self.config.max_model_len or context))
         cache = HeadCache(shape, dtype=dtype, device=device)
         return EagleProposer(network, cache, picker, drafting, clock), tree
-
-
-def _item_bytes(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    return dtype.itemsize if tensor.is_floating_point() else tensor.itemsize
 
 
 def read_head(config: SpeculativeConfig, progress: Callable[[str], None]) -> PublishedHead:

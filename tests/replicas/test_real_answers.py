@@ -13,6 +13,7 @@ from fleet.clock import SystemClock
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.generation import GenerationRequest, SamplingParams
 from replicas.engine.features import FeatureReader, Seen
+from replicas.engine.footprint import Keeping
 from replicas.engine.loop import Engine
 from replicas.engine.model import DecoderModel, Segment, load_model
 from replicas.engine.sampling import Sampler
@@ -135,8 +136,8 @@ class ShippedHeads:
     def taps(self, layers: int) -> tuple[int, ...]:
         return tuple(sorted({tap for head in self._heads.values() for tap in head.taps(layers)}))
 
-    def bytes_needed(self, kv_tokens: int, dtype: torch.dtype) -> int:
-        return sum(head.bytes_needed(kv_tokens, dtype) for head in self._heads.values())
+    def bytes_needed(self, kv_tokens: int, keeping: Keeping) -> int:
+        return sum(head.bytes_needed(kv_tokens, keeping) for head in self._heads.values())
 
     def on(self, target: TargetModel) -> Iterator[tuple[str, ReadingProposer, FeatureReader]]:
         """Each with its name and a reader that shows it its own states."""

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from deploy.cli import app
 from deploy.planning.acceptance import Acceptance, parse_acceptance
+from deploy.planning.config_file import SHIPPED_MODELS
 from deploy.planning.measured import acceptance_in
 from fleet.errors import ConfigError
+from replicas.engine.decoder_config import parse_config
+from replicas.engine.footprint import LinearSize, model_footprint
+from replicas.engine.linear import keeping_on
 
+CPU = ("--device", "cpu", "--memory", "16GiB", "--bandwidth", "20GB/s", "--tflops", "0.1")
 METRICS = """\
 # TYPE vllm:spec_decode_num_drafts counter
 vllm:spec_decode_num_drafts_total{path="speculative"} 200.0
@@ -81,6 +87,19 @@ def test_a_full_cache_pays_for_the_sequences_that_the_draft_displaces(plan: Call
     assert same["contexts"][0]["peak_ratio"] < own["contexts"][0]["peak_ratio"]
     assert (same["own_gpu_bytes"], own["memory"]["proposer_weights"]) == (0.0, 0.0)
     assert own["own_gpu_bytes"] > 0
+
+
+def test_on_a_cpu_weights_and_cache_are_planned_as_the_engine_keeps_them_there(plan: Callable[..., Any]) -> None:
+    value = answer(plan, "smollm2-135m", *CPU, "-p", "medusa", "-p", "draft_model:smollm2-135m")
+    keeping = keeping_on(torch.device("cpu"), "bfloat16")
+    config = parse_config(json.loads((SHIPPED_MODELS / "smollm2-135m.json").read_text())["config"], "smollm2-135m")
+    kept = model_footprint(config, is_narrow=True).bytes_in(keeping)
+    assert value["baseline"]["weights"] == kept > 2 * value["parameters"]
+    assert value["baseline"]["kv_bytes_per_token"] == 30 * 2 * 3 * 64 * keeping.number_bytes
+    medusa, draft = value["proposers"]
+    assert draft["memory"]["proposer_weights"] == kept, "a draft is kept in the target's dtype"
+    heads = medusa["memory"]["proposer_weights"]
+    assert heads == 4 * sum(keeping.linear_bytes(LinearSize(rows, 576, True)) for rows in (576, 49152))
 
 
 def test_deepseek_fits_eight_gpus_in_its_stored_fp8(plan: Callable[..., Any]) -> None:
@@ -156,6 +175,10 @@ def test_a_fleet_that_seldom_drafts_is_not_promised_what_drafting_in_every_round
         (["llama-3.1-8b", "--gpu", "H200", "--measured", "/no/file"], "cannot read /no/file"),
         (["llama-3.1-8b", "--gpu", "H200", "-c", "200000"], "exceeds the model's context of 131072"),
         (["llama-3.1-8b", "--gpu", "H200", "--kv-dtype", "int2"], "--kv-dtype 'int2' is not known"),
+        (["smollm2-135m", *CPU, "--kv-dtype", "fp8"], "--kv-dtype is for GPUs"),
+        (["smollm2-135m", *CPU, "-t", "2"], "--tensor-parallel is for GPUs"),
+        (["smollm2-135m", *CPU, "--dtype", "int4"], "on a CPU the engine computes in bfloat16 or float32"),
+        (["mixtral-8x7b", *CPU], "architecture 'mixtral' is not supported"),
         (["llama-3.1-70b", "--gpu", "H100"], "does not fit: .* raise --tensor-parallel"),
     ],
 )

@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from replicas import memory_check
+from replicas.engine.footprint import Keeping, Layout
 from replicas.heads.loading import read_head
 from replicas.heads.warming import warm_up
 from replicas.speculation.tree import Tree
@@ -26,18 +27,20 @@ def config_for(method: str, folder: Path) -> SpeculativeConfig:
     return SpeculativeConfig.model_validate({"method": method, "model": str(folder), "num_speculative_tokens": 2})
 
 
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize(("method", "files"), [("eagle", eagle()), ("eagle3", eagle3()), ("medusa", medusa())])
-def test_what_a_head_needs_is_its_tensors_and_the_cache_that_it_will_make(method: str, files: Files, tmp_path: Path):
+def test_what_a_head_needs_is_its_tensors_and_the_cache_that_it_will_make(
+    method: str, files: Files, layout: Layout, tmp_path: Path
+):
     published = read_head(config_for(method, files.write(tmp_path / method)), lambda line: None)
-    weights = sum(
-        tensor.numel() * (4 if tensor.is_floating_point() else tensor.itemsize) for tensor in files.tensors.values()
-    )
+    # The files' float32 numbers are none that half the bytes could hold: every layout keeps them as they are.
+    weights = sum(4 * tensor.numel() for tensor in files.tensors.values() if tensor.is_floating_point())
     made: list[int] = []
     if method != "medusa":
         head = head_from(files, tmp_path / "again")
         cache = proposer_on(head, Tree.chain(2), kv_tokens=KV_TOKENS)._cache
         made = [cache.keys.nbytes, cache.values.nbytes]
-    assert published.bytes_needed(KV_TOKENS, torch.float32) == weights + sum(made)
+    assert published.bytes_needed(KV_TOKENS, Keeping(4, layout)) == weights + sum(made)
 
 
 def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
@@ -52,7 +55,7 @@ def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
     monkeypatch.setattr(memory_check, "_available_bytes", lambda device: alone)
     monkeypatch.setattr(memory_check, "GIB", 1)
     load_target(model, engine, lambda line: None)
-    monkeypatch.setattr(type(head), "bytes_needed", lambda self, kv_tokens, dtype: 2**20)
+    monkeypatch.setattr(type(head), "bytes_needed", lambda self, kv_tokens, keeping: 2**20)
     with pytest.raises(ConfigError, match=r"KV cache .*, head 1048576.00\), .* available"):
         load_target(model, engine, lambda line: None, head)
 

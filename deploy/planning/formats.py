@@ -1,0 +1,77 @@
+"""How many bytes do weights take? By their number format on a GPU, and on a CPU as the engine keeps them there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deploy.planning.architecture import Architecture
+from deploy.planning.weights import LINEAR_BYTES, plain_bytes, weight_bytes
+from fleet.errors import ConfigError
+from replicas.engine.decoder_config import parse_config
+from replicas.engine.footprint import NARROW, Footprint, Keeping, Layout, model_footprint
+
+HEAD_BYTES = 2.0
+"""Heads stay in 16 bits beside a quantised target; beside one in float32 they are that."""
+CPU_DTYPES = ("bfloat16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How the serving device keeps weights and cache."""
+
+    weights: str = "bfloat16"
+    """The target's, one of `LINEAR_BYTES`."""
+    kv_bytes: float = 2.0
+    """Of one cached number."""
+    on_cpu: Keeping | None = None
+    """What this project's engine does there; None on a GPU."""
+
+    @property
+    def read(self) -> str:
+        """The format in which a pass reads weights. On a CPU rows and columns that only fill up blocks are not read."""
+        if self.on_cpu is None:
+            return self.weights
+        return "bfloat16" if self.on_cpu.layout is Layout.HALF or self.on_cpu.number_bytes == 2 else "float32"
+
+    @property
+    def head_number_bytes(self) -> float:
+        """Of a head's weight that a pass reads."""
+        return max(HEAD_BYTES, LINEAR_BYTES[self.read])
+
+    def target_bytes(self, target: Architecture) -> float:
+        """All weights of the target. Raises ConfigError where the engine has no CPU path for it."""
+        return self._on_cpu(target, None) if self.on_cpu else weight_bytes(target, self.weights)
+
+    def draft_bytes(self, draft: Architecture, head_rows: int | None = None) -> float:
+        """All weights of a draft model, as it is stored or, on a CPU, in the target's dtype.
+
+        `head_rows`: its output layer is a copy of so many rows of its embedding.
+        """
+        if self.on_cpu is not None:
+            return self._on_cpu(draft, head_rows)
+        return weight_bytes(draft, draft.stored_format) + plain_bytes(
+            (head_rows or 0) * draft.hidden, draft.stored_format
+        )
+
+    def head_bytes(self, head: Footprint) -> float:
+        """All weights of a head."""
+        return head.bytes_in(self.on_cpu) if self.on_cpu else self.head_number_bytes * head.parameters
+
+    def _on_cpu(self, model: Architecture, head_rows: int | None) -> float:
+        assert self.on_cpu is not None
+        is_narrow = self.weights in NARROW or model.stored_format in NARROW
+        config = parse_config(dict(model.values), model.name)
+        return model_footprint(config, is_narrow=is_narrow, head_rows=head_rows).bytes_in(self.on_cpu)
+
+
+def formats_here(weights: str) -> Formats:
+    """How the engine keeps a model of this dtype on this machine's CPU. Raises ConfigError for any that it has not."""
+    if weights not in CPU_DTYPES:
+        raise ConfigError(f"--dtype {weights}: on a CPU the engine computes in {' or '.join(CPU_DTYPES)}")
+    # Here, because torch takes seconds to import, and plans for GPUs need none of it.
+    import torch
+
+    from replicas.engine.linear import keeping_on
+
+    keeping = keeping_on(torch.device("cpu"), weights)
+    return Formats(weights, float(keeping.number_bytes), keeping)

@@ -1,0 +1,24 @@
+"""How much of a head's file is kept once it is loaded? From names and shapes alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from replicas.engine.footprint import Footprint, Shape, footprint_of
+
+INDEXES = frozenset({"d2t", "t2d", "token_map"})
+"""Tables of token ids, which are no parameters."""
+
+
+def head_footprint(shapes: Mapping[str, Shape], narrow: Container[str]) -> Footprint:
+    """Of an EAGLE, EAGLE-3 or Medusa head; `narrow` as for `footprint_of`. Indexes count as nothing."""
+    return footprint_of(
+        {name: _kept(name, shape, shapes) for name, shape in shapes.items() if name not in INDEXES}, narrow
+    )
+
+
+def _kept(name: str, shape: Shape, shapes: Mapping[str, Shape]) -> Shape:
+    """Medusa's output layers are cut to the tokens of a `token_map`."""
+    if "token_map" not in shapes or not name.startswith("lm_head"):
+        return shape
+    return (min(shape[0], shapes["token_map"][0]), *shape[1:])
