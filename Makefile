@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 FLEET  ?= deploy/manifests/fleet.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools bench-proposers bench-verify-cost bench-draft-ahead bench-soak bench-gpu clean
+.PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools bench-proposers bench-verify-cost bench-draft-ahead bench-memory bench-soak bench-gpu clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -98,6 +98,9 @@ bench-verify-cost: setup  ## time of a target step by rows, and the speed-up tha
 
 bench-draft-ahead: setup  ## hit rate of draft-ahead and the round time it hides, measured and simulated
 	$(BIN)/python -m deploy.bench.draft_ahead --into docs/benchmarks.md
+
+bench-memory: setup  ## weights, cached tokens and sequences with each proposer: what fleet plan predicts beside what is loaded
+	$(BIN)/python -m deploy.bench.memory --into docs/benchmarks.md
 
 bench-soak: setup  ## does anything leak? mixed requests, cancels, preemptions and draft restarts for about an hour
 	$(BIN)/python -m deploy.bench.soak
