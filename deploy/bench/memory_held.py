@@ -27,9 +27,10 @@ from replicas.proposing import look_up
 from replicas.speculation.drafting import DraftWork
 from replicas.speculation.proposer import Proposer
 
-ANSWER_TOKENS = 64
-"""Of each sequence: none ends before all that fit have been read."""
-STEP_TOKENS = 4096
+ANSWER_TOKENS = 16
+STEP_TOKENS = 65_536
+"""All prompts are read in one step, so that none has ended when the last one begins."""
+ANY_TOKEN = 3
 OWNER = "bench"
 
 
@@ -137,11 +138,11 @@ def _admitted(asked: Asked, model: Unanswering, tokenizer: Tokenizer, speculator
     runner = StepRunner(model, Sampler(min(model.vocab_size, tokenizer.vocab_size), tokenizer.eos_token_ids))
     engine = Engine(model, tokenizer, config, runner=runner, speculator=speculator, clock=SystemClock())
     sampling = SamplingParams(seed=0, max_tokens=ANSWER_TOKENS, temperature=0.0, ignore_eos=True)
-    prompt = tuple(range(3, 3 + asked.context - ANSWER_TOKENS))
+    prompt = (ANY_TOKEN,) * (asked.context - ANSWER_TOKENS)
     for number in range(wanted):
         engine.submit(GenerationRequest(str(number), prompt, sampling), OWNER)
     running = drafting = 0
-    while not engine.stats.preemptions:
+    while engine.has_work and not engine.stats.preemptions:
         chunks = [each for each in engine.step().get(OWNER, []) if isinstance(each, TokenChunk)]
         if any(chunk.finish is not None for chunk in chunks):
             break
@@ -152,7 +153,7 @@ def _admitted(asked: Asked, model: Unanswering, tokenizer: Tokenizer, speculator
 
 def _drafting(asked: Asked, model: Unanswering, sampler: Sampler) -> int:
     """How many sequences a draft model's cache holds before one is refused."""
-    engine, prompt = DraftEngine(model, sampler), tuple(range(asked.context))
+    engine, prompt = DraftEngine(model, sampler), (ANY_TOKEN,) * asked.context
     sampling = SamplingParams(seed=0, max_tokens=1, temperature=0.0)
     work = DraftWork(0, 0, prompt, False, False, False, sampling, 0, prompt, ())
     held = 0

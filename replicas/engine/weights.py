@@ -107,10 +107,10 @@ class Checkpoint:
         return name in self._files
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """The tensor of a name that `require` has found."""
+        """The tensor of a name that `require` has found: never a view of the file, which would stay mapped."""
         stored: Tensor = self._files[name].get_tensor(name)
         rounded = stored.to(self._rounded_to) if dtype is None else stored
-        return rounded.to(device=self._device, dtype=dtype or self._dtype)
+        return rounded.to(device=self._device, dtype=dtype or self._dtype, copy=rounded is stored)
 
     def _tensors(self, folder: Path) -> dict[str, Any]:
         """Open a folder's files; the file of each tensor by name."""

@@ -67,9 +67,9 @@ class Checkpoint:
         return Norm(self.take(f"{name}.weight", width), epsilon)
 
     def placed(self, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-        """The same on a device, with floating-point tensors in the dtype to compute in."""
+        """Copies on a device, with floating-point tensors in the dtype to compute in: the file need not stay mapped."""
         tensors = {
-            name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+            name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
             for name, tensor in self.tensors.items()
         }
         return replace(self, tensors=tensors)

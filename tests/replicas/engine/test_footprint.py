@@ -97,3 +97,11 @@ def test_embeddings_norms_and_biases_are_no_layers() -> None:
     assert footprint.linears == (LinearSize(4, 8, True),)
     assert footprint.numbers == 40 + 4 + 4
     assert footprint.parameters == 80
+
+
+def test_a_loaded_model_keeps_no_file_mapped(tmp_path: Path) -> None:
+    """Otherwise parts of it would be read from the disk again where memory is short, and break when it is replaced."""
+    folder = tiny_model_folder(tmp_path / "model")
+    model = load_model(folder, dtype="float32", device="cpu", kv_tokens=8)
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    assert model.kv_tokens == 8
