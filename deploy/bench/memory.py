@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from deploy.bench.document import present
-from deploy.bench.memory_held import Asked, Held, look, quiet
+from deploy.bench.memory_held import Asked, Held, look_and_weigh, quiet
 from deploy.bench.options import count
 from deploy.planning.config_file import find_architecture
 from deploy.planning.formats import formats_here
@@ -101,14 +99,10 @@ def measured(arm: str, room: Room) -> Row:
 
 
 def _in_its_own_process(asked: Asked) -> tuple[Held, int]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_look, (asked,))
-
-
-def _look(asked: Asked) -> tuple[Held, int]:
-    resident: list[int] = []
-    held = look(asked, lambda: resident.append(psutil.Process().memory_info().rss))
-    return held, resident[0]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([look_and_weigh.__module__])
+    with context.Pool(1) as pool:
+        return pool.apply(look_and_weigh, (asked,))
 
 
 def table(rows: list[Row]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import psutil
 import torch
 
 from deploy.bench.allocated import allocated_bytes
@@ -109,6 +110,12 @@ def look(asked: Asked, in_between: Callable[[], None] = lambda: None) -> Held:
     sequences, drafting = _admitted(asked, Unanswering(model, len(taps)), tokenizer, speculator)
     weights = loaded - before - model.cache_bytes
     return Held(weights, model.cache_bytes, taken - cache if published else 0, cache, sequences, drafting)
+
+
+def look_and_weigh(asked: Asked) -> tuple[Held, int]:
+    """The same, and the bytes of this process that were resident then."""
+    resident: list[int] = []
+    return look(asked, lambda: resident.append(psutil.Process().memory_info().rss)), resident[0]
 
 
 def _beside_a_draft(asked: Asked, config: SpeculativeConfig, in_between: Callable[[], None]) -> Held:

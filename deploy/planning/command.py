@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -77,9 +77,10 @@ def plan_command(  # noqa: PLR0913 - one argument per option
     if device is Device.CPU and tensor_parallel > 1:
         raise ConfigError("--tensor-parallel is for GPUs: on CPUs the engine splits no model")
     texts = proposer or list(DEFAULT_PROPOSERS)
+    chosen = choose_gpu(GpuOptions(gpu, gpu_memory, bandwidth, tflops))
     question = Question(
         model=target,
-        gpu=choose_gpu(GpuOptions(gpu, gpu_memory, bandwidth, tflops)),
+        gpu=chosen if device is Device.GPU else replace(chosen, name="CPU"),
         formats=_formats(device, dtype, kv_dtype, target),
         tensor_parallel=tensor_parallel,
         utilisation=utilisation,

@@ -55,7 +55,9 @@ class Formats:
 
     def head_bytes(self, head: Footprint) -> float:
         """All weights of a head."""
-        return head.bytes_in(self.on_cpu) if self.on_cpu else self.head_number_bytes * head.parameters
+        if self.on_cpu is not None:
+            return head.bytes_in(self.on_cpu)
+        return self.head_number_bytes * (head.parameters + (head.copied.numbers if head.copied else 0))
 
     def _on_cpu(self, model: Architecture, head_rows: int | None) -> float:
         assert self.on_cpu is not None

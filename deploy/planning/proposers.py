@@ -171,8 +171,11 @@ def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
     heads = config.num_attention_heads or layer.heads
     head_dim = config.head_dim or (config.hidden_size or layer.hidden) // heads
     layer = replace(layer, heads=heads, kv_heads=config.num_key_value_heads or heads, head_dim=head_dim)
-    borrowed = host.target.vocabulary * host.target.hidden if spec.method == "eagle" else 0
-    return _head_proposer(spec, layer, head.footprint, head.footprint.parameters - head.embedding + borrowed, host)
+    read = head.footprint.parameters - head.embedding
+    if spec.method == "eagle":  # it has no output layer of its own
+        borrowed = head.footprint.copied
+        read += borrowed.numbers if borrowed else host.target.vocabulary * host.target.hidden
+    return _head_proposer(spec, layer, head.footprint, read, host)
 
 
 def _one_pass_heads(spec: ProposerSpec, own: Footprint, host: Host) -> Proposer:

@@ -65,9 +65,12 @@ class Footprint:
     """In all other tensors: embeddings, norms, biases."""
     tied_head: LinearSize | None = None
     """An output layer that is the embedding, of which other layouts than the plain one are a copy."""
+    copied: LinearSize | None = None
+    """Rows of another model's output layer, which lie here once more in any layout."""
 
     @property
     def parameters(self) -> int:
+        """Its own numbers."""
         return self.numbers + sum(layer.numbers for layer in self.linears)
 
     def bytes_in(self, keeping: Keeping) -> int:
@@ -80,10 +83,9 @@ class Footprint:
             return 0
         return 2 * keeping.number_bytes * max((layer.numbers for layer in self._kept(keeping)), default=0)
 
-    def _kept(self, keeping: Keeping) -> tuple[LinearSize, ...]:
-        if self.tied_head is None or keeping.layout is Layout.PLAIN:
-            return self.linears
-        return (*self.linears, self.tied_head)
+    def _kept(self, keeping: Keeping) -> list[LinearSize]:
+        head = None if keeping.layout is Layout.PLAIN else self.tied_head
+        return [*self.linears, *(layer for layer in (head, self.copied) if layer is not None)]
 
 
 def footprint_of(shapes: Mapping[str, Shape], narrow: Container[str], tied_head: LinearSize | None = None) -> Footprint:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import replace
 
-from replicas.engine.footprint import Footprint, Shape, footprint_of
+from replicas.engine.footprint import Footprint, LinearSize, Shape, footprint_of
 
 INDEXES = frozenset({"d2t", "t2d", "token_map"})
 """Tables of token ids, which are no parameters."""
 
 
 def head_footprint(shapes: Mapping[str, Shape], narrow: Container[str]) -> Footprint:
-    """Of an EAGLE, EAGLE-3 or Medusa head; `narrow` as for `footprint_of`. Indexes count as nothing."""
-    return footprint_of(
-        {name: _kept(name, shape, shapes) for name, shape in shapes.items() if name not in INDEXES}, narrow
-    )
+    """Of an EAGLE, EAGLE-3 or Medusa head; `narrow` as for `footprint_of`. Indexes count as nothing.
+
+    A `d2t` without an output layer of the head's own names rows of the target's, which are laid out for the head again.
+    """
+    kept = {name: _kept(name, shape, shapes) for name, shape in shapes.items() if name not in INDEXES}
+    own = footprint_of(kept, narrow)
+    if "d2t" not in shapes or "lm_head.weight" in shapes or "fc.weight" not in shapes:
+        return own
+    return replace(own, copied=LinearSize(shapes["d2t"][0], shapes["fc.weight"][0], "fc.weight" in narrow))
 
 
 def _kept(name: str, shape: Shape, shapes: Mapping[str, Shape]) -> Shape:

@@ -17,6 +17,7 @@ from replicas.engine.decoder_config import load_config
 from replicas.engine.footprint import NARROW, Footprint, Keeping, Layout, LinearSize, footprint_of
 from replicas.engine.linear import FP16_ENGINES, fits_fp16, fp16_scale, keeping_on, make_linear
 from replicas.engine.model import load_model
+from replicas.heads.footprint import head_footprint
 from replicas.memory_check import stored_footprint
 from tests.tiny_models import SIZES, family_configs, tiny_model_folder
 
@@ -105,3 +106,19 @@ def test_a_loaded_model_keeps_no_file_mapped(tmp_path: Path) -> None:
     model = load_model(folder, dtype="float32", device="cpu", kv_tokens=8)
     assert str(folder) not in Path("/proc/self/maps").read_text()
     assert model.kv_tokens == 8
+
+
+def test_rows_that_a_head_borrows_are_counted_in_every_layout_and_are_no_parameters_of_its_own() -> None:
+    shapes = {"fc.weight": (576, 1152), "d2t": (100,)}
+    head = head_footprint(shapes, narrow={"fc.weight"})
+    assert head.copied == LinearSize(100, 576, True)
+    assert head.parameters == 576 * 1152
+    assert head.bytes_in(Keeping(2, Layout.PLAIN)) == 2 * (576 * 1152 + 100 * 576)
+    assert head.bytes_in(Keeping(4, Layout.HALF)) == 2 * (576 * 1536 + 112 * 1024)
+    assert head_footprint(shapes | {"lm_head.weight": (100, 576)}, narrow=()).copied is None
+
+
+def test_medusas_output_layers_are_cut_to_their_token_map() -> None:
+    shapes = {"blocks.0.layers.0.weight": (8, 8), "lm_head.weight": (50, 8), "token_map": (20,)}
+    assert head_footprint(shapes, narrow=()).parameters == 64 + 20 * 8
+    assert head_footprint(shapes | {"lm_head.weight": (20, 8)}, narrow=()).parameters == 64 + 20 * 8
