@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from deploy.bench.prompts import Prompt
 from fleet.generation import GenerationRequest, SamplingParams
+from fleet.tokenizer import Tokenizer
 
-PROMPT_TOKENS = (1, 90)
-ANSWER_TOKENS = (1, 60)
+CATEGORIES = ("chat", "code", "summarization")
+ANSWER_TOKENS = (1, 32)
+LEFT = 0.25
+LATEST_LEAVING = 6
+"""Chunks that a client who leaves may have read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +25,31 @@ class Errand:
     leaves_after: int | None
 
 
-def errands(seed: int, vocab_size: int) -> Iterator[Errand]:
+def prompt_ids(prompts: Sequence[Prompt], tokenizer: Tokenizer, longest: int) -> list[tuple[int, ...]]:
+    """Chat, code and summarization prompts as a chat would have them, the long ones cut."""
+    chosen = [prompt.turns[0] for prompt in prompts if prompt.category in CATEGORIES]
+    return [tuple(tokenizer.render_chat([{"role": "user", "content": text}])[:longest]) for text in chosen]
+
+
+def errands(seed: int, prompts: Sequence[tuple[int, ...]], vocab_size: int) -> Iterator[Errand]:
     """Endless: short and long, greedy and sampled, penalised, stopped, scored, not speculated on, left, refused."""
     dice = random.Random(seed)
     number = 0
     while True:
         number += 1
-        prompt = tuple(dice.randrange(3, vocab_size) for _ in range(dice.randint(*PROMPT_TOKENS)))
-        request = GenerationRequest(f"soak-{number}", prompt, _sampling(dice, number))
+        request = GenerationRequest(f"soak-{number}", dice.choice(prompts), _sampling(dice, number))
         if dice.random() < 0.1:
             request = replace(request, num_speculative_tokens=dice.choice((0, 1)))
         if dice.random() < 0.02:
             request = replace(request, prompt_token_ids=(vocab_size + number,))
-        yield Errand(request, dice.randint(0, 6) if dice.random() < 0.25 else None)
+        yield Errand(request, dice.randint(0, LATEST_LEAVING) if dice.random() < LEFT else None)
 
 
 def _sampling(dice: random.Random, seed: int) -> SamplingParams:
     plain = SamplingParams(seed=seed, max_tokens=dice.randint(*ANSWER_TOKENS), ignore_eos=True)
     variants = (
         plain,
+        replace(plain, temperature=0.0),
         replace(plain, temperature=0.0),
         replace(plain, temperature=0.8, top_p=0.9, top_k=20),
         replace(plain, temperature=0.0, repetition_penalty=1.2, presence_penalty=0.5),
