@@ -12,14 +12,16 @@ from deploy.bench.document import present
 from deploy.bench.options import count
 from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Served, stage
-from deploy.bench.proposers.block import requests_of, run_block
+from deploy.bench.proposers.block import Measured, requests_of, run_block
 from deploy.bench.proposers.choice import EVERY, arms_of
+from deploy.bench.proposers.goals import goals
 from deploy.bench.proposers.plan import Arm, Cell, Place, places, prompts_of
 from deploy.bench.proposers.report import tables
 from deploy.bench.proposers.run_file import RunFile
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
 from fleet.errors import ConfigError
 from fleet.generation import GenerationRequest
+from replicas.loading import choose_device
 
 CATEGORIES = ("chat", "code", "summarization")
 CONTEXT_TOKENS = 2048
@@ -38,9 +40,8 @@ def _measured(arguments: argparse.Namespace) -> list[str]:
     arms = arms_of(arguments.proposers, arguments.models, arguments.draft_tokens, arguments.arm, say)
     cells = [Cell(*cell) for cell in product(arguments.temperatures, arguments.concurrency, arguments.categories)]
     prompts = load_prompts(arguments.prompts_file)
-    for place in places(arms, cells, 1):
-        prompts_of(prompts, place, 1)  # an unknown category is said before anything is loaded
-    file = RunFile(arguments.results, _settings(arguments, arms))
+    _check(prompts, arms, cells)
+    file = RunFile(arguments.results, _settings(arguments), _arm_settings(arms))
     left = [place for place in places(arms, cells, arguments.rounds) if not file.has(place)]
     if left:
         try:
@@ -49,17 +50,39 @@ def _measured(arguments: argparse.Namespace) -> list[str]:
             say(f"stopped; the same command goes on from {arguments.results}")
     if not file.blocks:
         raise ConfigError("nothing was measured")
-    return [*tables(file.blocks)]
+    on_cpu = choose_device(arguments.device, "device") == "cpu"
+    return [_taken(arguments, file.blocks), "", *tables(file.blocks), *(goals(file.blocks) if on_cpu else ())]
+
+
+def _taken(arguments: argparse.Namespace, blocks: Sequence[Measured]) -> str:
+    minutes = sum(block.seconds for block in blocks) / 60
+    return (
+        f"Taken with `--tokens {arguments.tokens} --prompts {arguments.prompts}`: {len(blocks)} blocks in "
+        f"{max(block.round for block in blocks) + 1} rounds, {minutes:.0f} minutes of decoding."
+    )
+
+
+def _check(prompts: Sequence[Prompt], arms: Sequence[Arm], cells: Sequence[Cell]) -> None:
+    """A category that is unknown or not asked about is said before anything is loaded. Raises ConfigError."""
+    measured = {cell.category for cell in cells}
+    for arm in arms:
+        if not measured.issuperset(arm.categories):
+            raise ConfigError(f"{arm.name} is to be measured on {'+'.join(arm.categories)}: add it to --categories")
+    for place in places(arms, cells, 1):
+        prompts_of(prompts, place, 1)
 
 
 def _run(arguments: argparse.Namespace, prompts: Sequence[Prompt], left: Sequence[Place], file: RunFile) -> None:
     most = max(arguments.concurrency)
     engine = EngineConfig(device=arguments.device, max_num_seqs=most, kv_cache_tokens=CONTEXT_TOKENS * most)
-    last = {place.arm.name: place for place in left}
+    first: dict[tuple[str, int], Place] = {}
+    for place in left:
+        first.setdefault((place.arm.name, place.cell.concurrency), place)
     with stage(ModelConfig(model=arguments.model, dtype=arguments.dtype), engine, say) as shared:
-        served = {name: shared.serve(place.arm) for name, place in last.items()}
+        arms = {place.arm.name: place.arm for place in left}
+        served = {name: shared.serve(arm) for name, arm in arms.items()}
         say("warming up")
-        for place in last.values():
+        for place in first.values():  # at every concurrency: what a step costs is learned for each
             requests = _requests(arguments, prompts, place, served, arguments.warm_up_tokens)
             run_block(served[place.arm.name], place, requests)
         for number, place in enumerate(left, start=1):
@@ -75,26 +98,19 @@ def _requests(
     return requests_of(chosen, place, served[place.arm.name].target.tokenizer, tokens)
 
 
-def _settings(arguments: argparse.Namespace, arms: Sequence[Arm]) -> dict[str, object]:
-    """What all blocks of one file have in common; more rounds may be added to it."""
-    kept = (
-        "model",
-        "dtype",
-        "device",
-        "tokens",
-        "prompts",
-        "prompts_file",
-        "temperatures",
-        "concurrency",
-        "categories",
-    )
+def _settings(arguments: argparse.Namespace) -> dict[str, object]:
+    """What all blocks of one file have in common."""
+    kept = ("model", "dtype", "device", "tokens", "prompts", "prompts_file")
     settings: dict[str, object] = {name: getattr(arguments, name) for name in kept}
     settings["prompts_file"] = str(arguments.prompts_file)
-    settings["arms"] = {
+    return settings
+
+
+def _arm_settings(arms: Sequence[Arm]) -> dict[str, object]:
+    return {
         arm.name: arm.speculative.model_dump(mode="json", exclude_defaults=True) if arm.speculative else None
         for arm in arms
     }
-    return settings
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,7 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
     add("--models", type=Path, default=Path("deploy/models"), help="folder of trained proposers")
-    add("--proposers", nargs="*", default=[*EVERY], metavar="NAME", help="by default all")
+    add(
+        "--proposers",
+        nargs="*",
+        default=[*EVERY],
+        metavar="NAME",
+        help="by default all; NAME@chat+code only on these prompts",
+    )
     add("--arm", action="append", default=[], help="one more: NAME=JSON with the keys of a path's 'speculative'")
     add("--categories", nargs="+", default=list(CATEGORIES), help="of the prompts")
     add("--temperatures", nargs="+", type=float, default=[0.0, 0.8])

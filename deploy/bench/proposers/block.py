@@ -26,9 +26,11 @@ class Measured:
     cell: Cell
     arm: str
     tokens: int
-    """Committed while `concurrency` requests were under way."""
+    """Committed while `concurrency` requests were under way, from when each of the first ones had its first token."""
     seconds: float
     notes: Notes
+    is_last: bool = False
+    """As in its `Place`."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -51,12 +53,14 @@ def requests_of(
 def run_block(served: Served, place: Place, requests: Sequence[GenerationRequest]) -> Measured:
     """Ask until fewer than `concurrency` requests are left under way; what is still open then is dropped.
 
-    Raises ConfigError where the engine refuses a request.
+    The first prompts' time does not count: beside answers as short as a benchmark's it would count for too much. Raises
+    ConfigError where the engine refuses a request.
     """
     engine, cell = served.engine, place.cell
     waiting, under_way, tokens = deque(requests), 0, 0
+    answered: set[str] = set()
     notes = served.take_notes()
-    began = time.perf_counter()
+    began = None
     while True:
         while under_way < cell.concurrency and waiting:
             engine.submit(waiting.popleft(), OWNER)
@@ -67,9 +71,12 @@ def run_block(served: Served, place: Place, requests: Sequence[GenerationRequest
             committed, has_ended = _committed(output)
             tokens += committed
             under_way -= has_ended
-    seconds = time.perf_counter() - began
+            answered.add(output.request_id)
+        if began is None and len(answered) >= cell.concurrency:
+            began, tokens = time.perf_counter(), 0
+    seconds = time.perf_counter() - began if began is not None else 0.0
     engine.cancel_owner(OWNER)
-    return Measured(place.round, cell, place.arm.name, tokens, seconds, notes)
+    return Measured(place.round, cell, place.arm.name, tokens, seconds, notes, place.is_last)
 
 
 def _committed(output: StepOutput) -> tuple[int, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -28,16 +29,18 @@ def arms_of(
 ) -> list[Arm]:
     """The baseline and the named arms; a trained proposer that is not in `models` is left out with a line.
 
+    `NAME@chat` or `NAME@chat+code` is measured on the prompts of these categories only.
     `extra` are NAME=JSON, settings as in a path's `speculative`. Raises ConfigError.
     """
     arms = [Arm(BASELINE)]
-    for name in names:
+    for asked in names:
+        name, _, where = asked.partition("@")
         method = name.partition("/")[0]
         folder = models / FOLDERS.get(method, method)
         if method in ("draft_model", *HEAD_METHODS) and not folder.is_dir():
             say(f"{name} is left out: there is no {folder}")
         else:
-            arms.append(_usual(name, folder, tokens))
+            arms.append(replace(_usual(name, folder, tokens), categories=tuple(where.split("+")) if where else ()))
     arms += [_from_json(text) for text in extra]
     if len({arm.name for arm in arms}) < len(arms):
         raise ConfigError("two arms have the same name")

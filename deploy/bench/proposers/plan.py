@@ -1,4 +1,4 @@
-"""What is measured, and in which order? Every arm asks the same in every round, in turns A B B A."""
+"""What is measured, and in which order? Every arm asks the same in every round, in turns A B … A, A … B A."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ class Arm:
     name: str
     speculative: SpeculativeConfig | None = None
     drill: DrillConfig | None = None
+    categories: tuple[str, ...] = ()
+    """Of the prompts that it is measured on; all where none is named."""
 
     def is_in(self, cell: Cell) -> bool:
         """The rejection rule differs from the coupled one only where something is drawn."""
         is_coupled = self.speculative is None or self.speculative.acceptance == "coupled"
-        return is_coupled or cell.temperature > 0
+        is_named = not self.categories or cell.category in self.categories
+        return is_named and (is_coupled or cell.temperature > 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,21 +48,26 @@ class Place:
     round: int
     cell: Cell
     arm: Arm
+    is_last: bool = False
+    """The baseline's second block of a round."""
 
 
 def places(arms: Sequence[Arm], cells: Sequence[Cell], rounds: int) -> Iterator[Place]:
     """All blocks in order: whole rounds first, so that whatever is there when a run ends covers every cell.
 
+    The baseline, `arms[0]`, begins and ends each round of a cell, so that all others lie between two blocks of it.
     Every second round runs backwards, so that a drift of the machine within a pair of rounds cancels; each pair begins
     with another arm, so that none always comes after the same one.
     """
+    baseline, others = arms[0], arms[1:]
     for round_ in range(rounds):
-        first = (round_ // 2) % len(arms)
-        ordered = [*arms[first:], *arms[:first]]
         for cell in cells:
-            for arm in ordered if round_ % 2 == 0 else reversed(ordered):
-                if arm.is_in(cell):
-                    yield Place(round_, cell, arm)
+            present = [arm for arm in others if arm.is_in(cell)]
+            first = (round_ // 2) % len(present) if present else 0
+            ordered = [*present[first:], *present[:first]]
+            yield Place(round_, cell, baseline)
+            yield from (Place(round_, cell, arm) for arm in (ordered if round_ % 2 == 0 else reversed(ordered)))
+            yield Place(round_, cell, baseline, is_last=True)
 
 
 def prompts_of(prompts: Sequence[Prompt], place: Place, count: int) -> tuple[Prompt, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
@@ -42,14 +43,18 @@ def tables(blocks: Sequence[Measured]) -> Iterator[str]:
 
 
 def log_gains(blocks: Iterable[Measured], arm: str) -> list[float]:
-    """For each round with both arms of one cell the logarithm of how many times the baseline's tokens per second."""
-    by_place = {(block.round, block.arm): block.tokens_per_second for block in blocks}
-    rounds = sorted({round_ for round_, _ in by_place})
-    return [
-        math.log(by_place[round_, arm] / by_place[round_, BASELINE])
-        for round_ in rounds
-        if (round_, arm) in by_place and (round_, BASELINE) in by_place
-    ]
+    """For each round with both arms of one cell the logarithm of how many times the baseline's tokens per second.
+
+    The baseline's is the geometric mean of its two blocks, between which the arm's lies. A block whose first answer
+    ended before the last one began has no rate.
+    """
+    rates: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for block in blocks:
+        if block.tokens:
+            rates[block.round, block.arm].append(math.log(block.tokens_per_second))
+    means = {place: sum(logs) / len(logs) for place, logs in rates.items()}
+    rounds = sorted({round_ for round_, name in means if name == arm})
+    return [means[round_, arm] - means[round_, BASELINE] for round_ in rounds if (round_, BASELINE) in means]
 
 
 def pooled(notes: Iterable[Notes]) -> Notes:
@@ -92,13 +97,13 @@ def _rows(cell: Cell, blocks: Sequence[Measured]) -> Iterator[str]:
     for arm in dict.fromkeys(block.arm for block in sorted(blocks, key=lambda block: block.arm != BASELINE)):
         own = [block for block in blocks if block.arm == arm]
         notes = pooled(block.notes for block in own)
-        rate = sum(block.tokens for block in own) / sum(block.seconds for block in own)
+        tokens, seconds = sum(block.tokens for block in own), sum(block.seconds for block in own)
         length = accepted_length(notes)
         shown = (
             arm,
             cell.category,
             "1" if arm == BASELINE else speed_up(log_gains(blocks, arm)),
-            f"{rate:.1f}",
+            f"{tokens / seconds:.1f}" if tokens else "–",
             "–" if length is None else f"{length:.2f}",
             _by_position(notes),
             _milliseconds(notes.draft_seconds, notes.asked_steps),

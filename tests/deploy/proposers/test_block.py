@@ -12,7 +12,7 @@ from deploy.bench.prompts import Prompt
 from deploy.bench.proposers.arms import Stage, stage
 from deploy.bench.proposers.block import OWNER, requests_of, run_block
 from deploy.bench.proposers.plan import BASELINE, Arm, Cell, Place
-from deploy.bench.verify_cost import step_seconds, table
+from deploy.bench.verify_cost import medians, step_samples
 from fleet.config import DrillConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from fleet.generation import GenerationRequest, TokenChunk
@@ -83,7 +83,8 @@ def answers(shared: Stage, arm: Arm) -> dict[str, list[int]]:
 def test_a_block_ends_when_fewer_requests_than_its_concurrency_are_left_and_leaves_nothing_behind(shared: Stage):
     served, place = shared.serve(Arm(BASELINE)), Place(0, CELL, Arm(BASELINE))
     measured = run_block(served, place, requests_of(PROMPTS[:3], place, served.target.tokenizer, 10))
-    assert 10 <= measured.tokens <= 30
+    assert 0 < measured.tokens <= 28, "the first answers' first tokens are not counted, nor the time until then"
+    assert measured.seconds > 0
     assert measured.notes.plain_steps > 0
     assert not served.engine.has_work
 
@@ -97,8 +98,7 @@ def test_a_request_that_the_engine_refuses_ends_the_run_in_one_line(shared: Stag
 
 def test_a_step_is_timed_for_every_number_of_rows(shared: Stage):
     model = shared.serve(Arm(BASELINE)).target.model
-    seconds = step_seconds(model, [1, 2], [1, 3], context=20, repetitions=2)
+    seconds = step_samples(model, [1, 2], [1, 3], context=20, repetitions=2)
     assert set(seconds) == {(1, 1), (1, 3), (2, 1), (2, 3)}
-    assert min(seconds.values()) > 0
-    lines = list(table({(1, 1): 0.010, (1, 3): 0.012}))
-    assert lines[-1] == "| 1 | 3 | 12.0 | 1.20 | 1.25 | 1.67 | 2.08 | 2.50 | – | – |"
+    assert all(len(each) == 2 for each in seconds.values())
+    assert min(medians(seconds).values()) > 0

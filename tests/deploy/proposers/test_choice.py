@@ -80,3 +80,12 @@ def test_mistakes_are_one_line(tmp_path: Path, names: list[str], extra: list[str
     with pytest.raises(ConfigError, match=message) as raised:
         arms_of(names, tmp_path, 4, extra, print)
     assert "\n" not in str(raised.value)
+
+
+def test_an_arm_may_name_the_prompts_that_it_is_measured_on(tmp_path: Path):
+    _, ngram, suffix, useless = arms_of(
+        ["ngram", "suffix@chat", f"{USELESS}@chat+code"], tmp_path, 3, [], lambda line: None
+    )
+    assert (ngram.name, ngram.categories) == ("ngram", ())
+    assert (suffix.name, suffix.categories) == ("suffix", ("chat",))
+    assert (useless.name, useless.categories) == (USELESS, ("chat", "code"))

@@ -43,7 +43,7 @@ def test_a_run_writes_its_tables_and_goes_on_with_more_rounds(
         "--results", str(tmp_path / "run.jsonl"), "--into", str(document),
     ]  # fmt: skip
     run(monkeypatch, proposers, place, *small, "--rounds", "1")
-    assert "2 of 2: round 1, chat, temperature 0, 1 at a time, ngram" in capsys.readouterr().err
+    assert "2 of 3: round 1, chat, temperature 0, 1 at a time, ngram" in capsys.readouterr().err
     assert "(1 of 5 rounds)" in document.read_text()
     run(monkeypatch, proposers, place, *small, "--rounds", "2")
     said = capsys.readouterr().err
@@ -62,6 +62,7 @@ def test_a_run_writes_its_tables_and_goes_on_with_more_rounds(
         (["--concurrency", "2000"], "max_num_seqs"),
         (["--categories", "poetry"], "no prompts of the category 'poetry'"),
         (["--draft-tokens", "99"], "num_speculative_tokens"),
+        (["--proposers", "ngram@code"], "ngram is to be measured on code: add it to --categories"),
     ],
 )
 def test_impossible_options_are_one_line_before_anything_is_loaded(

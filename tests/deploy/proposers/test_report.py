@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from deploy.bench.proposers.run_file import RunFile
 from fleet.errors import ConfigError
 
 CELL = Cell(0.0, 1, "chat")
+ARMS = {BASELINE: None, "ngram": {"method": "ngram"}}
 
 
 def notes_of(*rounds: tuple[int, int]) -> Notes:
@@ -45,6 +47,17 @@ def test_gains_are_paired_by_round_and_rounds_of_one_arm_alone_do_not_count():
     assert log_gains(blocks, "ngram") == [pytest.approx(math.log(2.0))]
 
 
+def test_an_arm_is_held_against_the_geometric_mean_of_the_baselines_around_it():
+    around = [block(0, BASELINE, 4.0), replace(block(0, BASELINE, 1.0), is_last=True), block(0, "ngram", 1.0)]
+    assert log_gains(around, "ngram") == [pytest.approx(math.log(2.0))]
+
+
+def test_a_block_that_was_over_before_it_began_has_no_rate():
+    nothing = replace(block(0, "ngram", 0.0), tokens=0)
+    assert log_gains([block(0, BASELINE, 4.0), nothing], "ngram") == []
+    assert any("| ngram | chat | – | – |" in line for line in tables([block(0, BASELINE, 4.0), nothing]))
+
+
 def test_a_table_shows_the_interval_only_where_there_are_rounds_enough():
     rounds = [block(n, BASELINE, 4.0) for n in range(6)]
     rounds += [block(n, "ngram", 2.0 + 0.1 * n, notes=notes_of((2, 1), (0, 0))) for n in range(6)]
@@ -72,23 +85,34 @@ def test_what_a_head_reads_is_shown_beside_what_it_drafts_and_by_its_own_steps()
 
 def test_a_stopped_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path):
     path = tmp_path / "deep" / "run.jsonl"
-    file = RunFile(path, {"tokens": 8})
+    file = RunFile(path, {"tokens": 8}, ARMS)
     measured = block(0, "ngram", 2.0, notes=notes_of((2, 1)))
     file.append(measured)
     file.append(block(1, "ngram", 3.0))
     path.write_text(path.read_text()[:-9])
-    again = RunFile(path, {"tokens": 8})
+    again = RunFile(path, {"tokens": 8}, ARMS)
     assert again.blocks == [measured]
     assert again.has(Place(0, CELL, Arm("ngram")))
+    assert not again.has(Place(0, CELL, Arm("ngram"), is_last=True))
     assert not again.has(Place(1, CELL, Arm("ngram")))
     again.append(block(1, "ngram", 3.0))
-    assert len(RunFile(path, {"tokens": 8}).blocks) == 2
+    assert len(RunFile(path, {"tokens": 8}, ARMS).blocks) == 2
 
 
 def test_a_run_of_other_settings_is_not_continued(tmp_path: Path):
-    RunFile(tmp_path / "run.jsonl", {"tokens": 8})
+    RunFile(tmp_path / "run.jsonl", {"tokens": 8}, ARMS)
     with pytest.raises(ConfigError, match="other settings: take another --results"):
-        RunFile(tmp_path / "run.jsonl", {"tokens": 9})
+        RunFile(tmp_path / "run.jsonl", {"tokens": 9}, ARMS)
     (tmp_path / "run.jsonl").write_text('{"tokens": 8}\n{"round": "x"}\n')
     with pytest.raises(ConfigError, match="cannot be read"):
-        RunFile(tmp_path / "run.jsonl", {"tokens": 8})
+        RunFile(tmp_path / "run.jsonl", {"tokens": 8}, ARMS)
+
+
+def test_further_arms_and_cells_may_be_added_but_none_may_change(tmp_path: Path):
+    path = tmp_path / "run.jsonl"
+    RunFile(path, {"tokens": 8}, ARMS).append(block(0, "ngram", 2.0))
+    more = {BASELINE: None, "suffix": {"method": "suffix"}}
+    RunFile(path, {"tokens": 8}, more).append(block(0, "suffix", 2.0, cell=Cell(0.8, 4, "code")))
+    assert [each.arm for each in RunFile(path, {"tokens": 8}, ARMS | more).blocks] == ["ngram", "suffix"]
+    with pytest.raises(ConfigError, match="has suffix with other settings: take another --results"):
+        RunFile(path, {"tokens": 8}, {"suffix": {"method": "suffix", "suffix_decoding_min_token_prob": 0.5}})
