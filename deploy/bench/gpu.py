@@ -15,8 +15,9 @@ import torch
 
 from deploy.bench import verify_cost
 from deploy.bench.document import present
+from deploy.bench.engine_arms import Arm, EngineArm
 from deploy.bench.engine_report import Runs, tables
-from deploy.bench.engine_speed import LONG_PROMPT_TOKENS, PROMPT_TOKENS, Arm, EngineArm, measure
+from deploy.bench.engine_speed import LONG_PROMPT_TOKENS, PROMPT_TOKENS, measure
 from deploy.bench.options import count
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
 from fleet.errors import ConfigError
@@ -53,7 +54,7 @@ def _report(arguments: argparse.Namespace) -> Iterator[str]:
     yield ""
     if not arguments.no_tests:
         _run_tests()
-    runs, seconds = _measured(arguments)
+    runs, samples = _measured(arguments)
     figures = {
         "machine": machine,
         "model": arguments.model,
@@ -64,13 +65,14 @@ def _report(arguments: argparse.Namespace) -> Iterator[str]:
             for run in all_runs
         ],
         "verify": [
-            {"sequences": sequences, "rows": rows, "seconds": value} for (sequences, rows), value in seconds.items()
+            {"sequences": sequences, "rows": rows, "seconds": value}
+            for (sequences, rows), value in verify_cost.medians(samples).items()
         ],
     }
     (arguments.out / "engine.json").write_text(json.dumps(figures, indent=2) + "\n")
     yield from tables(runs, GRAPHS, LONG_PROMPT_TOKENS)
     yield ""
-    yield from verify_cost.table(seconds)
+    yield from verify_cost.table(samples)
     yield ""
     yield from _proposers(arguments)
 
@@ -87,7 +89,7 @@ def _run_tests() -> None:
         raise ConfigError("the tests on this GPU fail, so no speed of it means anything; what they said is above")
 
 
-def _measured(arguments: argparse.Namespace) -> tuple[Runs, verify_cost.Seconds]:
+def _measured(arguments: argparse.Namespace) -> tuple[Runs, verify_cost.Samples]:
     """Speed with and without graphs, in turns; then, with them, the price of rows."""
     most = max(arguments.sequences)
     graphs, eager = (_target(arguments, most, enforce_eager=off) for off in (False, True))
@@ -96,7 +98,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Runs, verify_cost.Seconds]
     runs = measure(arms, graphs.tokenizer, arguments)
     rows = range(1, verify_cost.MOST_ROWS + 1)
     context = arguments.context
-    return runs, verify_cost.step_seconds(graphs.model, arguments.sequences, rows, context, arguments.repetitions)
+    return runs, verify_cost.step_samples(graphs.model, arguments.sequences, rows, context, arguments.repetitions)
 
 
 def _target(arguments: argparse.Namespace, most: int, *, enforce_eager: bool) -> TargetModel:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from deploy.bench.devices import settle
 from deploy.bench.document import present
 from deploy.bench.options import count
+from deploy.evidence.bootstrap import Interval, PairedEffect
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
 from replicas.engine.model import Model, Segment
 from replicas.target_model import load_target
@@ -20,20 +22,25 @@ MARKS = "bench-verify-cost"
 MOST_ROWS = 9
 LENGTHS = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 """Tokens of a round, the target's own included."""
+GOALS = ((1, 1.8), (8, 1.4))
+"""Sequences, and the speed-up that is wanted of the best proposer there."""
 CHUNK_TOKENS = 256
+SEED = 1
 
 Seconds = dict[tuple[int, int], float]
 """Of one forward pass, by sequences and rows of each."""
+Samples = dict[tuple[int, int], list[float]]
+"""All passes of a shape, one for each turn."""
 
 
-def step_seconds(
+def step_samples(
     model: Model, sequences: Sequence[int], rows: Sequence[int], context: int, repetitions: int
-) -> Seconds:
-    """Median seconds of a pass over so many sequences with `context` cached tokens and so many rows each.
+) -> Samples:
+    """Seconds of passes over so many sequences with `context` cached tokens and so many rows each.
 
     All shapes are taken in turns, so that a drift of the machine meets them alike; the first turn is warm-up.
     """
-    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    found: Samples = defaultdict(list)
     stride = context + max(rows)
     _fill(model, max(sequences), stride, context)
     for repetition in range(repetitions + 1):
@@ -46,7 +53,12 @@ def step_seconds(
                 settle()
                 if repetition:
                     found[width, length].append(time.perf_counter() - began)
-    return {key: statistics.median(values) for key, values in found.items()}
+    return dict(found)
+
+
+def medians(samples: Samples) -> Seconds:
+    """The usual pass of each shape."""
+    return {shape: statistics.median(seconds) for shape, seconds in samples.items()}
 
 
 def _fill(model: Model, sequences: int, stride: int, context: int) -> None:
@@ -55,15 +67,45 @@ def _fill(model: Model, sequences: int, stride: int, context: int) -> None:
             model.forward([Segment(index * stride, first, (1,) * min(CHUNK_TOKENS, context - first), 1)])
 
 
-def table(seconds: Seconds) -> Iterator[str]:
-    """Markdown: the price of k rows beside 1, and the speed-up that a free draft would bring at an accepted length."""
+def table(samples: Samples) -> Iterator[str]:
+    """Markdown: the price of k rows beside 1, the speed-up that a free draft would bring, and what the goals take."""
     bounds = " | ".join(f"limit at {length:g}" for length in LENGTHS)
-    yield f"| sequences | rows of each | ms | beside 1 row | {bounds} |"
+    yield f"| sequences | rows of each | ms (smallest – largest) | beside 1 row (95 %) | {bounds} |"
     yield "|---" * (4 + len(LENGTHS)) + "|"
-    for (sequences, rows), value in sorted(seconds.items()):
-        ratio = value / seconds[sequences, 1]
-        limits = (f"{length / ratio:.2f}" if length <= rows else "–" for length in LENGTHS)
-        yield f"| {sequences} | {rows} | {1000 * value:.1f} | {ratio:.2f} | {' | '.join(limits)} |"
+    ratios = {(width, rows): _ratio(samples[width, rows], samples[width, 1]) for width, rows in sorted(samples)}
+    for (width, rows), ratio in ratios.items():
+        limits = (f"{length / ratio.estimate:.2f}" if length <= rows else "–" for length in LENGTHS)
+        interval = "1" if rows == 1 else f"{ratio.estimate:.2f} ({ratio.low:.2f} – {ratio.high:.2f})"
+        yield f"| {width} | {rows} | {_milliseconds(samples[width, rows])} | {interval} | {' | '.join(limits)} |"
+    yield ""
+    yield from _goals(ratios)
+
+
+def _goals(ratios: Mapping[tuple[int, int], Interval]) -> Iterator[str]:
+    """A draft of k tokens commits k + 1 at most, so a length above its rows is out of reach."""
+    for width, speed_up in GOALS:
+        lengths = {rows: speed_up * ratio.estimate for (at, rows), ratio in ratios.items() if at == width and rows > 1}
+        reachable = [f"{length:.2f} ({rows - 1})" for rows, length in lengths.items() if length <= rows]
+        if reachable:
+            yield (
+                f"What {speed_up:g} × at {width} takes of a proposer that costs nothing, as accepted length (drafts): "
+                f"{', '.join(reachable)}."
+            )
+        elif lengths:
+            yield f"{speed_up:g} × at {width} is beyond even a proposer that costs nothing."
+
+
+def _ratio(seconds: Sequence[float], beside: Sequence[float]) -> Interval:
+    """The ratio turn by turn; without an interval where there was one turn only."""
+    logs = [math.log(one / other) for one, other in zip(seconds, beside, strict=True)]
+    if len(logs) < 2:
+        return Interval(*[math.exp(logs[0])] * 3)
+    return PairedEffect(logs, SEED).ratio()
+
+
+def _milliseconds(seconds: Sequence[float]) -> str:
+    middle, least, most = (1000 * each for each in (statistics.median(seconds), min(seconds), max(seconds)))
+    return f"{middle:.1f} ({least:.1f} – {most:.1f})"
 
 
 def main() -> None:
@@ -80,14 +122,14 @@ def main() -> None:
     present(lambda: [*table(_measured(arguments)), ""], arguments.into, MARKS)
 
 
-def _measured(arguments: argparse.Namespace) -> Seconds:
+def _measured(arguments: argparse.Namespace) -> Samples:
     most = max(arguments.sequences)
     room = most * (arguments.context + MOST_ROWS)
     engine = EngineConfig(device=arguments.device, max_num_seqs=most, kv_cache_tokens=max(room, 64))
     model = ModelConfig(model=arguments.model, dtype=arguments.dtype)
     target = load_target(model, engine, lambda line: None)
     rows = range(1, MOST_ROWS + 1)
-    return step_seconds(target.model, arguments.sequences, rows, arguments.context, arguments.repetitions)
+    return step_samples(target.model, arguments.sequences, rows, arguments.context, arguments.repetitions)
 
 
 if __name__ == "__main__":

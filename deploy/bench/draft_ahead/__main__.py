@@ -20,7 +20,7 @@ from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Stage, stage, start_draft
 from deploy.bench.proposers.block import Measured, requests_of, run_block
 from deploy.bench.proposers.plan import BASELINE, Arm, Cell, Place, places, prompts_of
-from deploy.bench.verify_cost import step_seconds
+from deploy.bench.verify_cost import medians, step_samples
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from replicas.draft_model import load_draft
@@ -59,7 +59,11 @@ def _tables(arguments: argparse.Namespace) -> list[str]:
         raise ConfigError("every recorded answer is too short to simulate: raise --tokens or --traces")
     draft = statistics.median(recording.draft_seconds for recording in recordings)
     every = [Times(verify, draft, milliseconds / 1000) for milliseconds in ROUND_TRIPS_MS]
-    return [*measured_table(blocks, SERIAL, AHEAD), *simulated_table(traces, every, arguments.draft_tokens)]
+    loopback = Times(verify, draft, 0.0)
+    return [
+        *measured_table(blocks, SERIAL, AHEAD, loopback),
+        *simulated_table(traces, every, arguments.draft_tokens),
+    ]
 
 
 @contextmanager
@@ -107,7 +111,7 @@ def _record(
         request = requests_of(chosen, place, baseline.target.tokenizer, arguments.tokens)[0]
         recordings.append(record(baseline, draft, request))
     rows = range(1, arguments.draft_tokens + 2)
-    seconds = step_seconds(baseline.target.model, [1], rows, arguments.tokens, VERIFY_REPETITIONS)
+    seconds = medians(step_samples(baseline.target.model, [1], rows, arguments.tokens, VERIFY_REPETITIONS))
     return recordings, tuple(seconds[1, length] for length in rows)
 
 

@@ -50,5 +50,5 @@ def test_reached_and_missed_are_told_by_the_whole_interval() -> None:
 def test_too_few_rounds_decide_nothing_and_a_goal_whose_cell_is_missing_is_left_out() -> None:
     found = list(goals(blocks(Cell(0.0, 8, "chat"), {"ngram": 1.5}, rounds=2)))
     (only,) = rows(found)
-    assert only == "| the best proposer ≥ 1.4 × | 8 | ngram | 1.50 (2 of 5 rounds) | too few rounds |"
+    assert only == "| the best proposer ≥ 1.4 × | 8 | ngram | 1.51 (2 of 5 rounds) | too few rounds |"
     assert not any("Below 0.97" in line for line in found)
