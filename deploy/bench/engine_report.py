@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from deploy.evidence.bootstrap import MIN_ROUNDS, PairedEffect
+
+SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,10 @@ Runs = dict[tuple[int, str], list[Run]]
 
 
 def tables(runs: Runs, ours: str, long_prompt_tokens: int) -> Iterator[str]:
-    """Markdown: rates (median, smallest to largest) and the ratio of our arm to each, then where our step goes."""
+    """Markdown: rates (median, smallest to largest) and the ratio of our arm to each, then where our step goes.
+
+    The ratio is that of the same turn, with its 95 % interval from five turns on, else with its extremes.
+    """
     yield f"| load | arm | tokens/s | {ours} against it |"
     yield "|---|---|---|---|"
     for (sequences, name), found in sorted(runs.items()):
@@ -40,7 +48,7 @@ def tables(runs: Runs, ours: str, long_prompt_tokens: int) -> Iterator[str]:
             for some in (found, runs[sequences, ours])
         )
         ratios = [mine / other for mine, other in zip(our_rates, rates, strict=True)]
-        ratio = "–" if name == ours else f"**{_spread(ratios, 2)}**"
+        ratio = "–" if name == ours else f"**{_interval(ratios)}**"
         yield f"| {_load(sequences)} | {name} | {_spread(rates, 1)} | {ratio} |"
     yield ""
     yield "| load | ms a step | forward | sampler | rest |"
@@ -52,6 +60,19 @@ def tables(runs: Runs, ours: str, long_prompt_tokens: int) -> Iterator[str]:
             yield f"| {_load(sequences)} | {cells} |"
 
 
+def goals(runs: Runs, ours: str, rival: str) -> Iterator[str]:
+    """Is our decoding at least as fast as the rival's? In words, for every load; or that it was not measured."""
+    loads = sorted(sequences for sequences, name in runs if name == rival and sequences)
+    if not loads:
+        yield f"{rival} was not measured: `VLLM_PYTHON` named no environment."
+    for sequences in loads:
+        pairs = zip(runs[sequences, ours], runs[sequences, rival], strict=True)
+        ratios = [mine.decode_rate / other.decode_rate for mine, other in pairs]
+        low, high = _bounds(ratios)
+        verdict = "reached" if low >= 1 else "missed" if high < 1 else "neither reached nor missed for certain"
+        yield f"- at least 1.0 × {rival}, {_load(sequences)}: {verdict}, {_interval(ratios)}"
+
+
 def _load(sequences: int) -> str:
     return {0: "prefill", 1: "1 sequence"}.get(sequences, f"{sequences} sequences")
 
@@ -59,6 +80,18 @@ def _load(sequences: int) -> str:
 def _spread(values: Sequence[float], digits: int) -> str:
     middle, least, most = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
     return f"{middle} ({least} – {most})"
+
+
+def _interval(ratios: Sequence[float]) -> str:
+    low, high = _bounds(ratios)
+    return f"{statistics.geometric_mean(ratios):.2f} ({low:.2f} – {high:.2f})"
+
+
+def _bounds(ratios: Sequence[float]) -> tuple[float, float]:
+    if len(ratios) < MIN_ROUNDS:
+        return min(ratios), max(ratios)
+    found = PairedEffect([math.log(ratio) for ratio in ratios], SEED).ratio()
+    return found.low, found.high
 
 
 def _step(runs: Sequence[Run]) -> tuple[float, float, float]:

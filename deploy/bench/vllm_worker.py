@@ -44,4 +44,9 @@ def serve(folder: str, architecture: str, dtype: str, max_num_seqs: int) -> None
 if __name__ == "__main__":
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # it keeps one core for a server that is not there
+    # Left to itself it takes one of two cores that share a physical one; it gets as many as the other arms.
+    cores = sorted(os.sched_getaffinity(0))[: int(sys.argv[5])]
+    is_range = cores[-1] - cores[0] == len(cores) - 1
+    listed = f"{cores[0]}-{cores[-1]}" if is_range else ",".join(str(core) for core in cores)
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", listed)
     serve(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,63 @@
+"""Where a step's time goes, from the events of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig
+
+from deploy.bench.engine_arms import EngineArm
+from deploy.bench.engine_profile import (
+    ATTENTION,
+    BETWEEN,
+    ENGINE,
+    FORWARD,
+    LINEAR,
+    PARTS,
+    POINTWISE,
+    SAMPLER,
+    SAMPLING,
+    Event,
+    shares,
+    table,
+)
+from fleet.config import EngineConfig, ModelConfig
+from replicas.target_model import load_target
+from tests.tiny import VOCABULARY
+from tests.tiny_models import SIZES, tiny_model_folder
+
+
+@dataclass
+class Op:
+    name: str
+    cpu_time_total: float
+    cpu_children: Sequence[Event] = ()
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        return self.cpu_time_total - sum(child.cpu_time_total for child in self.cpu_children)
+
+
+def test_every_microsecond_belongs_to_one_part() -> None:
+    linear, scores, norm = Op("quantized::linear_dynamic_fp16", 500), Op("aten::bmm", 100), Op("aten::rms_norm", 50)
+    softmax = Op("aten::softmax", 20, [Op("aten::_softmax", 20)])
+    forward = Op(FORWARD, 800, [linear, scores, norm, softmax])
+    events = [forward, *forward.cpu_children, *softmax.cpu_children, Op(SAMPLER, 100, [Op("aten::argmax", 60)])]
+    found = shares(events, 0.001)
+    assert found == pytest.approx(
+        {LINEAR: 0.5, ATTENTION: 0.12, POINTWISE: 0.05, BETWEEN: 0.13, SAMPLING: 0.1, ENGINE: 0.1}
+    )
+    assert list(table({8: found}))[-1] == "| 8 | 50% | 12% | 5% | 13% | 10% | 10% |"
+
+
+def test_a_real_profile_knows_the_operations_of_the_engine(tmp_path: Path) -> None:
+    sizes = {**SIZES, "vocab_size": VOCABULARY, "num_hidden_layers": 1}
+    model = ModelConfig(model=str(tiny_model_folder(tmp_path, LlamaConfig(**sizes))), dtype="float32")
+    config = EngineConfig(device="cpu", threads=1, max_num_seqs=2, kv_cache_tokens=200)
+    arm = EngineArm(load_target(model, config, lambda line: None), config)
+    found = arm.profile([(3, 4, 5), (6, 7, 8)], 6)
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert all(found[part] > 0 for part in PARTS)
