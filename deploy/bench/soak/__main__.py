@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from deploy.bench.document import present
 from deploy.bench.options import count
@@ -14,10 +15,11 @@ from deploy.bench.soak.alone import soak_alone
 from deploy.bench.soak.arms import SoakArm, soak_arms
 from deploy.bench.soak.pair import Load
 from deploy.bench.soak.report import Row, problems, tables
-from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
+from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, SpeculativeConfig
 from replicas.target_worker import WorkerSettings
 
 MARKS = "bench-soak"
+METHODS = get_args(SpeculativeConfig.model_fields["method"].annotation)
 KV_TOKENS = 700
 """Too few for the requests of all clients, so that some are preempted."""
 
@@ -31,7 +33,8 @@ def main() -> None:
 
 
 def _lines(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[str]:
-    arms, began = soak_arms(arguments.models, _say), time.monotonic()
+    arms = [arm for arm in soak_arms(arguments.models, _say) if arm.speculative.method in arguments.proposers]
+    began = time.monotonic()
     for number, arm in enumerate(arms):
         now = time.monotonic()
         until = now + (began + 60 * arguments.minutes - now) / (len(arms) - number)
@@ -61,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", default=DEFAULT_MODEL, help="the target: hub id, folder or GGUF file")
     add("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     add("--models", type=Path, default=Path("deploy/models"), help="folder of trained proposers")
+    add("--proposers", nargs="+", default=list(METHODS), choices=METHODS, metavar="METHOD", help="by default all")
     add("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")
     return parser
 

@@ -137,7 +137,9 @@ async def _draft_of(settings: WorkerSettings, target: TargetWorker, kills_draft:
         return None
     assert settings.speculative is not None, "only a draft model has a verify stream"
     draft = DraftSettings(settings.model, settings.speculative, settings.engine, target.verify_address)
-    return KilledDraft(draft, target) if kills_draft else await asyncio.to_thread(InnerDraft, draft)
+    if kills_draft:
+        return KilledDraft(draft, target)
+    return await asyncio.to_thread(InnerDraft, draft)
 
 
 async def _turn(pair: Pair, turn: Sequence[Errand], clients: int) -> None:

@@ -19,7 +19,7 @@ from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.generation import GenerationRequest, SamplingParams
 from replicas.draft_worker import DraftSettings
 from replicas.target_worker import TargetWorker, WorkerSettings
-from tests.replicas.heads.checkpoints import eagle3
+from tests.replicas.heads.checkpoints import eagle
 from tests.tiny import VOCABULARY
 from tests.tiny_models import SIZES, tiny_model_folder
 
@@ -64,10 +64,10 @@ async def names_under_load(settings: WorkerSettings) -> set[str]:
 
 
 async def test_every_name_is_seen_while_a_request_is_under_way(settings: WorkerSettings, tmp_path: Path) -> None:
-    head = str(eagle3(vocab_size=VOCABULARY).write(tmp_path / "eagle3"))
+    head = str(eagle(vocab_size=VOCABULARY).write(tmp_path / "eagle"))
     proposers: list[dict[str, object]] = [
         {"method": "draft_model", "layers": 2, "deadline_ceiling_ms": 20_000},
-        {"method": "eagle3", "model": head},
+        {"method": "eagle", "model": head},
         {"method": "ngram"},
         {"method": "suffix"},
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,14 @@ from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from replicas.engine.kv_extents import Extent, KvExtents
 from replicas.stream_ledger import StreamLedger
 from replicas.target_worker import WorkerSettings
-from tests.replicas.heads.checkpoints import eagle3
+from tests.replicas.heads.checkpoints import eagle
 from tests.tiny import VOCABULARY
 from tests.tiny_models import SIZES, tiny_model_folder
 
 KERNELS_MIB = 400.0
 """What oneDNN's compiled kernels may still add per 1,000 requests in so short a run."""
 LOAD = Load(clients=8, requests=60, longest_prompt=90)
-SMALL = Load(clients=4, requests=24, longest_prompt=60, rest_seconds=2.0)
+SMALL = Load(clients=4, requests=16, longest_prompt=60)
 
 
 def settings_of(folder: Path, speculative: SpeculativeConfig, kv_tokens: int = 420) -> WorkerSettings:
@@ -64,9 +64,9 @@ async def test_turns_of_mixed_requests_and_dying_drafts_leave_nothing_behind(
 
 
 async def test_a_head_in_the_targets_process_leaves_nothing_behind(tmp_path: Path) -> None:
-    head = eagle3(vocab_size=VOCABULARY).write(tmp_path / "eagle3")
+    head = eagle(vocab_size=VOCABULARY).write(tmp_path / "eagle")
     speculative = SpeculativeConfig.model_validate(
-        {"method": "eagle3", "model": str(head), "tree": [2, 2], "adaptive": False}
+        {"method": "eagle", "model": str(head), "tree": [2, 2], "adaptive": False}
     )
     soaked = await soak(settings_of(tmp_path, speculative, kv_tokens=260), SMALL, turns(1))
     assert soaked.left == NOTHING
@@ -76,31 +76,32 @@ async def test_a_head_in_the_targets_process_leaves_nothing_behind(tmp_path: Pat
     assert soaked.restarts == 0
 
 
-async def test_a_planted_leak_of_a_block_or_of_a_streams_end_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = settings_of(tmp_path, SpeculativeConfig(method="ngram"))
-    free, calls = KvExtents.free, iter(range(1_000_000))
+def forget_one_block(patch: pytest.MonkeyPatch) -> None:
+    free, calls = KvExtents.free, itertools.count()
 
     def forgetful(extents: KvExtents, extent: Extent) -> None:
         if next(calls) != 5:
             free(extents, extent)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(KvExtents, "free", forgetful)
-        soaked = await soak(settings, SMALL, turns(3))
-    assert soaked.left.blocks > 0
-    assert replace(soaked.left, blocks=0) == NOTHING
-    assert len(soaked.readings) == 1, "it goes no further"
+    patch.setattr(KvExtents, "free", forgetful)
 
+
+def remember_every_end_twice(patch: pytest.MonkeyPatch) -> None:
     end = StreamLedger.end
-    with monkeypatch.context() as patch:
 
-        def twice(ledger: StreamLedger, request_id: str) -> None:
-            end(ledger, request_id)
-            ledger._ended[f"{request_id} again"] = None
+    def twice(ledger: StreamLedger, request_id: str) -> None:
+        end(ledger, request_id)
+        ledger._ended[f"{request_id} again"] = None
 
-        patch.setattr(StreamLedger, "end", twice)
-        soaked = await soak(settings, SMALL, turns(3))
-    assert soaked.left.streams > 0
-    gc.collect()
+    patch.setattr(StreamLedger, "end", twice)
+
+
+@pytest.mark.parametrize(("plant", "kind"), [(forget_one_block, "blocks"), (remember_every_end_twice, "streams")])
+async def test_a_planted_leak_is_found_and_the_soak_goes_no_further(
+    plant: Callable[[pytest.MonkeyPatch], None], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    load = replace(SMALL, requests=8, rest_seconds=0.5)
+    soaked = await soak(settings_of(tmp_path, SpeculativeConfig(method="ngram")), load, turns(3))
+    assert getattr(soaked.left, kind) > 0
+    assert len(soaked.readings) == 1
