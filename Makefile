@@ -102,8 +102,8 @@ bench-draft-ahead: setup  ## hit rate of draft-ahead and the round time it hides
 bench-memory: setup  ## weights, cached tokens and sequences with each proposer: what fleet plan predicts beside what is loaded
 	$(BIN)/python -m deploy.bench.memory --into docs/benchmarks.md
 
-bench-soak: setup  ## does anything leak? mixed requests, cancels, preemptions and draft restarts for about an hour
-	$(BIN)/python -m deploy.bench.soak
+bench-soak: setup  ## does anything leak? mixed requests, cancels, preemptions and draft restarts, 15 minutes
+	$(BIN)/python -m deploy.bench.soak --into docs/benchmarks.md
 
 bench-gpu: setup  ## on a GPU: its tests, CUDA graphs beside none, price of rows, proposers; minutes; MODEL=… for another
 	$(BIN)/python -m deploy.bench.gpu $(if $(MODEL),--model $(MODEL))
