@@ -11,6 +11,8 @@ from fleet.config import SpeculativeConfig
 DRAFT_TOKENS = 4
 TREE = (2, 1, 1)
 KILLED = "draft_model, killed"
+PATIENT = {"deadline_floor_ms": 2000.0}
+"""A draft that is left alone for being late is not told of closings: it would keep its cache until the lease ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def soak_arms(models: Path, say: Callable[[str], None]) -> list[SoakArm]:
 
 def _found(models: Path, say: Callable[[str], None]) -> Iterable[SoakArm]:
     trained: tuple[tuple[str, str, dict[str, object]], ...] = (
-        ("draft_model, ahead, rejection", "draft", {"draft_ahead": True, "acceptance": "rejection"}),
+        ("draft_model, ahead, rejection", "draft", {"draft_ahead": True, "acceptance": "rejection", **PATIENT}),
         (KILLED, "draft", {}),
         ("eagle, rejection", "eagle", {"acceptance": "rejection"}),
         ("eagle3, tree", "eagle3", {"tree": TREE}),

@@ -14,7 +14,6 @@ DRAFTS = (
     "DraftLengths._sequences",
     "DraftLengths._undrafted_steps",
     "TargetSession._sequences",
-    "TargetSession._to_close",
     "DraftSession._sequences",
     "DraftEngine._held",
     "Following._by_id",

@@ -24,7 +24,7 @@ from tests.tiny import VOCABULARY
 from tests.tiny_models import SIZES, tiny_model_folder
 
 REQUEST = GenerationRequest("a", (3, 4, 5), SamplingParams(seed=1, max_tokens=150, temperature=0.0, ignore_eos=True))
-BRIEF = {"TargetSession._to_close", "StreamLedger._ended"}
+BRIEF = {"StreamLedger._ended"}
 """Filled only between an end and what follows it."""
 
 

@@ -24,7 +24,7 @@ from tests.tiny_models import SIZES, tiny_model_folder
 
 KERNELS_MIB = 400.0
 """What oneDNN's compiled kernels may still add per 1,000 requests in so short a run."""
-LOAD = Load(clients=8, requests=60, longest_prompt=90)
+LOAD = Load(clients=8, requests=30, longest_prompt=90)
 SMALL = Load(clients=4, requests=16, longest_prompt=60)
 
 
@@ -58,8 +58,8 @@ async def test_turns_of_mixed_requests_and_dying_drafts_leave_nothing_behind(
     assert soaked.restarts == 6
     assert soaked.preemptions > 0
     assert soaked.drafted > 0
-    assert soaked.outcomes["answered"] > 100
-    assert soaked.outcomes["left"] > 20
+    assert soaked.outcomes["answered"] > 80
+    assert soaked.outcomes["left"] > 15
     assert set(soaked.outcomes) == {"answered", "left", "BadRequest"}
 
 
