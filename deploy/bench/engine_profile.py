@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -55,7 +55,7 @@ def profiled(work: Callable[[], float]) -> Shares:
 
 def shares(events: Iterable[Event], seconds: float) -> Shares:
     """Parts of so many seconds; what lies in neither range is the engine's own."""
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for event in events:
         if event.name == SAMPLER:
             spent[SAMPLING] += event.cpu_time_total
@@ -63,7 +63,7 @@ def shares(events: Iterable[Event], seconds: float) -> Shares:
             spent[BETWEEN] += event.self_cpu_time_total
             for child in event.cpu_children:
                 spent[PART_OF.get(child.name, POINTWISE)] += child.cpu_time_total
-    spent[ENGINE] = 1e6 * seconds - spent.total()
+    spent[ENGINE] = 1e6 * seconds - sum(spent.values())
     return {part: spent[part] / (1e6 * seconds) for part in PARTS}
 
 

@@ -72,7 +72,6 @@ async def test_a_head_in_the_targets_process_leaves_nothing_behind(tmp_path: Pat
     assert soaked.left == NOTHING
     assert soaked.requests == SMALL.requests
     assert soaked.drafted > 0
-    assert soaked.preemptions > 0
     assert soaked.restarts == 0
 
 
