@@ -34,15 +34,21 @@ down: setup  ## stop a fleet that runs in another terminal
 # journals must; where memory is a file system with room, it is their disk. Work is stolen rather than dealt out, so
 # that the tests of a module mostly stay together and what they share is made once.
 MEMORY     = $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 2>/dev/null && echo /dev/shm)
-UNIT_TESTS = OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST_2   = env OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n 2
+UNIT_TESTS = $(PYTEST_2) --dist worksteal
+
+# Tests on Ray wait a great deal: for replicas, for rollouts. Meanwhile the others that only compute, and mind no wait,
+# have the processor. A file is one process's, for what its tests share takes minutes to make.
+ON_RAY  = $(BIN)/python -m pytest -m "(ray or model) and not patient and not gpu"
+PATIENT = $(PYTEST_2) --dist loadfile -o timeout=3000 -p no:cacheprovider -m "patient and not gpu"
 
 # Other projects' load and evaluation tools disagree about their libraries, so each lives alone.
 TOOLS     := .tools
 ALL_TOOLS := aiperf lm_eval guidellm vllm_bench
 
 test: setup $(VENV)/bin/promtool $(VENV)/bin/chromium $(TOOLS)/lm_eval/.ready  ## every test, with Ray and the real model; most of other projects' tools have test-tools
-	$(UNIT_TESTS) -m "not ray and not model and not gpu and not tools"
-	$(BIN)/python -m pytest -m "(ray or model) and not gpu"
+	$(UNIT_TESTS) -m "not ray and not model and not patient and not gpu and not tools"
+	$(BIN)/python -m tests.side_by_side '$(ON_RAY)' '$(PATIENT)'
 	$(BIN)/python -m pytest tests/tools/test_lm_eval.py
 
 UV_INSTALL   = $(BIN)/uv pip install --quiet --python $(TOOLS)/$* $(addprefix --find-links ,$(PIP_FIND_LINKS))
@@ -60,7 +66,7 @@ test-tools: setup tools  ## run those tools, unmodified, against the router
 	$(BIN)/python -m pytest tests/tools
 
 test-unit: setup  ## the fast tests: no Ray, no real model, no database server, no browser
-	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not browser and not slow and not tools"
+	$(UNIT_TESTS) -m "not ray and not model and not gpu and not postgres and not browser and not slow and not patient and not tools"
 
 check: setup  ## static: lint, format, types, import contracts, generated files
 	$(BIN)/ruff check .

@@ -41,7 +41,9 @@ PLANS = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(PLANS[name], id=name, marks=() if name == "one step" else pytest.mark.slow) for name in PLANS],
+    params=[
+        pytest.param(PLANS[name], id=name, marks=() if name == "one step" else pytest.mark.patient) for name in PLANS
+    ],
 )
 def explored(request: pytest.FixtureRequest) -> Iterable[Explored]:
     with any_judge():

@@ -139,7 +139,7 @@ def expected(folder: Path) -> dict[str, Result]:
     return Rig(load(folder)).run(*REQUESTS)
 
 
-@pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("name", ARMS)
 def test_answers_are_the_baselines(name: str, folder: Path, expected: dict[str, Result], tmp_path: Path) -> None:
     assert len({each.prompt_token_ids for each in REQUESTS}) >= 200

@@ -15,7 +15,7 @@ from replicas.speculation.ngram import NgramProposer
 from replicas.target_model import TargetModel, load_target
 from tests.replicas.shipped import Answers, ShippedHeads, answer, forced_logits, gaps, quiet, shipped_draft
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.patient]
 
 ENGINE = EngineConfig(kv_cache_tokens=4096, max_num_seqs=16, device="cpu")
 PROMPTS = 200

@@ -98,10 +98,10 @@ def test_the_log_ratio_changes_its_sign_when_the_arms_change_places(one, other):
     [
         ((2.0, 18.0), False, 40),
         ((9.0, 1.0), True, 40),
-        pytest.param((2.0, 18.0), False, 1000, marks=pytest.mark.slow),
-        pytest.param((10.0, 10.0), False, 1000, marks=pytest.mark.slow),
-        pytest.param((9.0, 1.0), True, 1000, marks=pytest.mark.slow),
-        pytest.param((18.0, 2.0), True, 1000, marks=pytest.mark.slow),
+        pytest.param((2.0, 18.0), False, 1000, marks=pytest.mark.patient),
+        pytest.param((10.0, 10.0), False, 1000, marks=pytest.mark.patient),
+        pytest.param((9.0, 1.0), True, 1000, marks=pytest.mark.patient),
+        pytest.param((18.0, 2.0), True, 1000, marks=pytest.mark.patient),
     ],
 )
 def test_equal_arms_are_told_apart_no_more_often_than_promised_however_often_one_looks(requests, is_larger, runs):

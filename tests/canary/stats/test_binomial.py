@@ -53,9 +53,9 @@ def test_a_window_without_one_of_the_arms_is_no_bet():
     ("rates", "runs"),
     [
         ((0.055, 0.05), 20),
-        pytest.param((0.005, 0.005), 500, marks=pytest.mark.slow),
-        pytest.param((0.055, 0.05), 500, marks=pytest.mark.slow),
-        pytest.param((0.3, 0.3), 500, marks=pytest.mark.slow),
+        pytest.param((0.005, 0.005), 500, marks=pytest.mark.patient),
+        pytest.param((0.055, 0.05), 500, marks=pytest.mark.patient),
+        pytest.param((0.3, 0.3), 500, marks=pytest.mark.patient),
     ],
 )
 def test_failures_within_the_margin_alarm_no_more_often_than_promised(rates, runs):

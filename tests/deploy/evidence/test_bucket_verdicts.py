@@ -260,12 +260,12 @@ def test_of_equal_arms_no_bucket_is_kept_or_dropped(tmp_path: Path) -> None:
     assert decided_matrices(tmp_path, range(2)) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.patient
 def test_of_many_a_a_matrices_at_most_one_in_twenty_decides_on_any_bucket(tmp_path: Path) -> None:
     assert decided_matrices(tmp_path, range(200, 240)) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.patient
 def test_of_equal_arms_that_draw_their_answers_anew_at_most_one_matrix_in_twenty_decides_on_any_bucket() -> None:
     """Paces with a long tail, blocks that share a hiccup, failures, and answers that go in circles and become long."""
     wrong = 0

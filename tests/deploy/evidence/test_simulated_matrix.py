@@ -30,7 +30,7 @@ def test_an_a_a_matrix_keeps_and_drops_nothing(tmp_path: Path) -> None:
     assert [cell.verdict.decision for cell in result.cells] == [Decision.INCONCLUSIVE] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.patient
 def test_of_many_a_a_cells_at_most_one_in_twenty_is_decided(tmp_path: Path) -> None:
     decided = cells = 0
     for seed in range(25):

@@ -203,7 +203,7 @@ def test_however_many_cells_there_are_a_clear_loss_in_one_of_them_is_dropped(cel
 
 # --- the promise: the chance of any false keep or drop in a matrix is at most alpha
 
-HOW_MANY = pytest.mark.parametrize(("matrices", "most"), [(8, 2), pytest.param(60, 8, marks=pytest.mark.slow)])
+HOW_MANY = pytest.mark.parametrize(("matrices", "most"), [(8, 2), pytest.param(60, 8, marks=pytest.mark.patient)])
 """At 5 % of the matrices more than `most` are wrong in less than 1 of 100 such tests."""
 
 Draw = Callable[[float, float], tuple[float, ...]]
