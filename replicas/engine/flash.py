@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from replicas.engine.decoder_config import DecoderConfig
@@ -31,6 +30,9 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, scale: float
     Row i sees keys 0 … keys - rows + i (FlashAttention-2, Dao, arXiv:2307.08691, section 3.1, causal and aligned at
     the end); heads that share a KV head lie side by side. Elsewhere than on a GPU torch makes a mask of it.
     """
+    # Here, because it imports torch's compiler: a thousand modules that no start on a CPU should pay for.
+    from torch.nn.attention.bias import causal_lower_right
+
     bias = causal_lower_right(queries.shape[1], keys.shape[1])
     return scaled_dot_product_attention(
         queries[None], keys[None], values[None], attn_mask=bias, scale=scale, enable_gqa=True

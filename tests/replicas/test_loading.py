@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -16,6 +18,12 @@ from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, graph_bytes, step
 from tests.fakes import ManualClock
 from tests.replicas.engine.graphs.op_recorder import OpRecorder
 from tests.tiny_models import family_configs, tiny_model_folder
+
+
+def test_workers_start_without_torchs_compiler() -> None:
+    """To import it takes as long as all the rest."""
+    code = "import sys, replicas.target_worker, replicas.draft_worker; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("engine", [EngineConfig(), EngineConfig(enforce_eager=True)])
