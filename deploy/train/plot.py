@@ -26,5 +26,5 @@ def plot(lines: Sequence[Line], title: str, file: Path) -> None:
         acceptance.plot(steps, values, marker=".", label=f"position {position + 1}")
     acceptance.set(xlabel="step", ylabel="held-out rounds that accept it", ylim=(0, 1))
     if measured:
-        acceptance.legend()
+        acceptance.legend(loc="upper left")
     figure.savefig(file, dpi=120)
