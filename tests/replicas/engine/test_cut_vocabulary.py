@@ -40,4 +40,5 @@ def test_a_heads_rows_for_some_tokens_give_the_logits_that_the_whole_head_gives(
     states = states.to(model.embedding.dtype)
     cut = model.cut_head(DRAFTED)(states)
     assert cut.dtype == torch.float32
-    torch.testing.assert_close(cut, model.head(states)[:, DRAFTED], rtol=1e-5, atol=1e-5)
+    allowed = 1e-5 if states.dtype == torch.float32 else 0.05  # where the machine computes in bfloat16
+    torch.testing.assert_close(cut, model.head(states)[:, DRAFTED], rtol=0, atol=allowed)
