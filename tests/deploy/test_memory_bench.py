@@ -36,7 +36,7 @@ def test_a_loaded_models_bytes_are_those_of_the_plan(dtype: str, is_tied: bool, 
 
 
 @pytest.mark.model
-@pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("arm", ARMS)
 def test_on_the_real_model_bytes_tokens_and_sequences_are_within_a_twentieth_of_the_plan(arm: str, dtype: str) -> None:

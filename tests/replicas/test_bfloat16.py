@@ -65,8 +65,7 @@ def test_rounding_is_seen_in_the_small_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.patient
 def test_every_token_of_the_shipped_model_is_its_choice_or_within_a_near_tie_of_it() -> None:
     heads = ShippedHeads({"eagle": (1, 1, 1), "eagle3": (2, 2, 1), "medusa": (3, 2, 1)})
     target = load_target(ModelConfig(dtype="bfloat16"), ENGINE, quiet, heads)
