@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from fleet.errors import ConfigError
 from replicas.compatibility.stored import read_headers
 from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.engine.decoder_config import DecoderConfig, load_config
-from replicas.engine.footprint import NARROW, Footprint, model_footprint
+from replicas.engine.footprint import NARROW, Footprint, model_footprint, tensor_shapes
 from replicas.engine.linear import keeping_on
 from replicas.engine.model import kv_bytes_per_token
 
@@ -54,8 +55,10 @@ def stored_footprint(folder: Path, config: DecoderConfig, dtype: str) -> Footpri
     """What the model in a folder consists of once it is loaded in `dtype`. Raises ConfigError."""
     headers = read_headers(folder)
     cut = headers.pop(DRAFT_TO_TARGET, None)
-    is_narrow = dtype in NARROW or all(header.number_format in NARROW for header in headers.values())
-    return model_footprint(config, is_narrow=is_narrow, head_rows=cut.shape[0] if cut else None)
+    known = tensor_shapes(config)
+    formats = {header.number_format for name, header in headers.items() if name in known}
+    is_narrow = dtype in NARROW or formats <= NARROW
+    return model_footprint(config, is_narrow=is_narrow, head_rows=math.prod(cut.shape) if cut else None)
 
 
 def _available_bytes(device: torch.device) -> int:

@@ -14,7 +14,6 @@ from deploy.bench.options import count
 from deploy.planning.config_file import find_architecture
 from deploy.planning.formats import formats_here
 from deploy.planning.hardware import parse_size
-from deploy.planning.kv_cache import kv_cache
 from deploy.planning.memory import Deployment, MemoryPlan, plan_memory
 from deploy.planning.proposers import build_proposer, parse_proposer
 from fleet.config import DEFAULT_MODEL, LOOKUP_METHODS, ModelConfig, SpeculativeConfig
@@ -81,7 +80,7 @@ def planned(arm: str, room: Room) -> MemoryPlan:
         )
     weights = formats.target_bytes(target)
     memory = weights + (proposer.weight_bytes if proposer else 0.0) + room.cache_bytes
-    return plan_memory(Deployment(memory, 1.0, 0.0, weights, kv_cache(target, formats.kv_bytes)), proposer)
+    return plan_memory(Deployment(memory, 1.0, 0.0, weights, formats.cache(target)), proposer)
 
 
 def measured(arm: str, room: Room) -> Row:

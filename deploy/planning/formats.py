@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deploy.planning.architecture import Architecture
-from deploy.planning.weights import LINEAR_BYTES, plain_bytes, weight_bytes
+from deploy.planning.kv_cache import KvCache, kv_cache
+from deploy.planning.weights import LINEAR_BYTES, count_parameters, plain_bytes, weight_bytes
 from fleet.errors import ConfigError
 from replicas.engine.decoder_config import parse_config
 from replicas.engine.footprint import NARROW, Footprint, Keeping, Layout, model_footprint
@@ -38,6 +39,11 @@ class Formats:
         """Of a head's weight that a pass reads."""
         return max(HEAD_BYTES, LINEAR_BYTES[self.read])
 
+    def cache(self, model: Architecture, split: int = 1) -> KvCache:
+        """Of a model over so many GPUs. On a CPU the engine keeps every token in every layer, whatever its window."""
+        kept = model if self.on_cpu is None else replace(model, windows=(None,) * len(model.windows))
+        return kv_cache(kept, self.kv_bytes, split)
+
     def target_bytes(self, target: Architecture) -> float:
         """All weights of the target. Raises ConfigError where the engine has no CPU path for it."""
         return self._on_cpu(target, None) if self.on_cpu else weight_bytes(target, self.weights)
@@ -45,13 +51,14 @@ class Formats:
     def draft_bytes(self, draft: Architecture, head_rows: int | None = None) -> float:
         """All weights of a draft model, as it is stored or, on a CPU, in the target's dtype.
 
-        `head_rows`: its output layer is a copy of so many rows of its embedding.
+        `head_rows`: its output layer is a copy of so many rows of the whole one, which is not kept but as embedding.
         """
         if self.on_cpu is not None:
             return self._on_cpu(draft, head_rows)
-        return weight_bytes(draft, draft.stored_format) + plain_bytes(
-            (head_rows or 0) * draft.hidden, draft.stored_format
-        )
+        whole = weight_bytes(draft, draft.stored_format)
+        if head_rows is None:
+            return whole
+        return whole + plain_bytes(head_rows * draft.hidden - count_parameters(draft).head, draft.stored_format)
 
     def head_bytes(self, head: Footprint) -> float:
         """All weights of a head."""

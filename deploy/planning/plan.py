@@ -8,7 +8,6 @@ from deploy.planning.acceptance import Acceptance
 from deploy.planning.architecture import Architecture
 from deploy.planning.formats import Formats
 from deploy.planning.hardware import Gpu
-from deploy.planning.kv_cache import kv_cache
 from deploy.planning.memory import Deployment, MemoryPlan, plan_memory, require_room
 from deploy.planning.proposers import Proposer, ProposerSpec, build_proposer
 from deploy.planning.roofline import TARGET_OVERHEAD_SECONDS, Load, PassCost, model_cost
@@ -155,7 +154,7 @@ def _deployment(question: Question) -> Deployment:
         utilisation=question.utilisation,
         reserve_bytes=question.reserve_bytes,
         weight_bytes=question.formats.target_bytes(question.model) / question.tensor_parallel,
-        cache=kv_cache(question.model, question.formats.kv_bytes, question.tensor_parallel),
+        cache=question.formats.cache(question.model, question.tensor_parallel),
         tensor_parallel=question.tensor_parallel,
     )
 

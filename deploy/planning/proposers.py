@@ -12,7 +12,7 @@ from deploy.planning.formats import Formats
 from deploy.planning.head_file import cut_head_rows, read_head_file
 from deploy.planning.kv_cache import NO_CACHE, KvCache, kv_cache
 from deploy.planning.roofline import DRAFT_OVERHEAD_SECONDS, PassCost, attention_flops, model_cost
-from deploy.planning.weights import count_parameters
+from deploy.planning.weights import count_parameters, plain_bytes
 from fleet.config import HEAD_METHODS
 from fleet.errors import ConfigError
 from replicas.engine.footprint import Footprint, LinearSize
@@ -126,10 +126,17 @@ def _lookup(spec: ProposerSpec, host: Host) -> Proposer:
 
 def _draft_model(spec: ProposerSpec, host: Host) -> Proposer:
     model = find_architecture(str(spec.model))
-    cache = kv_cache(model, host.formats.kv_bytes, host.split)
+    cache, rows = host.formats.cache(model, host.split), cut_head_rows(str(spec.model))
     read = model.stored_format if host.formats.on_cpu is None else host.formats.read
     cost = model_cost(model, read, cache, host.split, DRAFT_OVERHEAD_SECONDS)
-    size = host.formats.draft_bytes(model, cut_head_rows(str(spec.model)))
+    if rows is not None:
+        spared = (model.vocabulary - rows) * model.hidden
+        cost = replace(
+            cost,
+            fixed_bytes=cost.fixed_bytes - plain_bytes(spared, read) / host.split,
+            flops_per_token=cost.flops_per_token - 2.0 * spared / host.split,
+        )
+    size = host.formats.draft_bytes(model, rows)
     return Proposer(spec, count_parameters(model).total, size, cache, cost, is_one_pass=False)
 
 

@@ -31,6 +31,7 @@ class CutVocabulary:
 
 def cut_vocabulary(token_ids: Tensor, vocab_size: int, source: str) -> CutVocabulary:
     """Token ids as they stand in a file, [size]. ConfigError, naming their source, where they are no vocabulary."""
+    _require_list(token_ids, source)
     ids = token_ids.long()
     is_within = bool(((ids >= 0) & (ids < vocab_size)).all())
     if not len(ids) or not is_within or len(torch.unique(ids)) != len(ids):
@@ -40,5 +41,11 @@ def cut_vocabulary(token_ids: Tensor, vocab_size: int, source: str) -> CutVocabu
 
 def offset_vocabulary(offsets: Tensor, vocab_size: int, source: str) -> CutVocabulary:
     """The same of `d2t`, [size]: row r stands for the token r + offsets[r]."""
+    _require_list(offsets, source)
     ids = offsets.long() + torch.arange(len(offsets), device=offsets.device)
     return cut_vocabulary(ids, vocab_size, source)
+
+
+def _require_list(numbers: Tensor, source: str) -> None:
+    if numbers.ndim != 1:
+        raise ConfigError(f"{source} is no list of numbers: its shape is {[*numbers.shape]}")

@@ -78,10 +78,15 @@ class Footprint:
         return self.numbers * keeping.number_bytes + sum(map(keeping.linear_bytes, self._kept(keeping)))
 
     def loading_bytes(self, keeping: Keeping) -> int:
-        """What the largest layer takes besides while it is laid out: its numbers as read, and once more scaled."""
+        """What the largest layer takes besides while it is laid out: its numbers as read, and once more scaled.
+
+        Those of a tied head are read already: they are the embedding.
+        """
         if keeping.layout is Layout.PLAIN:
             return 0
-        return 2 * keeping.number_bytes * max((layer.numbers for layer in self._kept(keeping)), default=0)
+        read = (*self.linears, *([self.copied] if self.copied else ()))
+        twice = 2 * max((layer.numbers for layer in read), default=0)
+        return keeping.number_bytes * max(twice, self.tied_head.numbers if self.tied_head else 0)
 
     def _kept(self, keeping: Keeping) -> list[LinearSize]:
         head = None if keeping.layout is Layout.PLAIN else self.tied_head

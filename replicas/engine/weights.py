@@ -112,6 +112,11 @@ class Checkpoint:
         rounded = stored.to(self._rounded_to) if dtype is None else stored
         return rounded.to(device=self._device, dtype=dtype or self._dtype, copy=rounded is stored)
 
+    def rows(self, name: str, ids: Tensor) -> Tensor:
+        """Some rows of such a tensor, ids int64 [n]; the others are not brought to the device."""
+        picked: Tensor = self._files[name].get_tensor(name)[ids.cpu()]
+        return picked.to(self._rounded_to).to(device=self._device, dtype=self._dtype)
+
     def _tensors(self, folder: Path) -> dict[str, Any]:
         """Open a folder's files; the file of each tensor by name."""
         found: dict[str, Any] = {}
@@ -130,22 +135,27 @@ def load_weights(checkpoint: Checkpoint, config: DecoderConfig) -> DecoderWeight
     embedding_name = HEAD if config.tie_word_embeddings and EMBEDDING not in checkpoint else EMBEDDING
     checkpoint.require(tensor_shapes(config, embedding_name))
     embedding = checkpoint.tensor(embedding_name)
-    head = embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)
-    vocabulary = _vocabulary(checkpoint, len(head))
+    vocabulary = _vocabulary(checkpoint, config.vocab_size)
 
     def head_rows(token_ids: Tensor) -> Tensor:
-        if config.tie_word_embeddings:
-            return embedding[token_ids]
+        return embedding[token_ids] if config.tie_word_embeddings else checkpoint.rows(HEAD, token_ids)
+
+    def head_rows_later(token_ids: Tensor) -> Tensor:
         with checkpoint:
-            return checkpoint.tensor(HEAD)[token_ids]
+            return head_rows(token_ids)
+
+    if vocabulary is not None:
+        head = head_rows(vocabulary.token_ids)
+    else:
+        head = embedding if config.tie_word_embeddings else checkpoint.tensor(HEAD)
 
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)),
         norm=_norm(checkpoint, config, "model.norm"),
-        head=make_linear(head if vocabulary is None else head[vocabulary.token_ids]),
+        head=make_linear(head),
         vocabulary=vocabulary,
-        head_rows=head_rows,
+        head_rows=head_rows_later,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
@@ -20,11 +21,11 @@ def head_footprint(shapes: Mapping[str, Shape], narrow: Container[str]) -> Footp
     own = footprint_of(kept, narrow)
     if "d2t" not in shapes or "lm_head.weight" in shapes or "fc.weight" not in shapes:
         return own
-    return replace(own, copied=LinearSize(shapes["d2t"][0], shapes["fc.weight"][0], "fc.weight" in narrow))
+    return replace(own, copied=LinearSize(math.prod(shapes["d2t"]), shapes["fc.weight"][0], "fc.weight" in narrow))
 
 
 def _kept(name: str, shape: Shape, shapes: Mapping[str, Shape]) -> Shape:
     """Medusa's output layers are cut to the tokens of a `token_map`."""
     if "token_map" not in shapes or not name.startswith("lm_head"):
         return shape
-    return (min(shape[0], shapes["token_map"][0]), *shape[1:])
+    return (min(shape[0], math.prod(shapes["token_map"])), *shape[1:])

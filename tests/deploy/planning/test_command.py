@@ -102,6 +102,13 @@ def test_on_a_cpu_weights_and_cache_are_planned_as_the_engine_keeps_them_there(p
     assert heads == 4 * sum(keeping.linear_bytes(LinearSize(rows, 576, True)) for rows in (576, 49152))
 
 
+def test_on_a_cpu_a_layer_with_a_window_keeps_every_token_as_the_engine_does(plan: Callable[..., Any]) -> None:
+    room = ("--memory", "256GiB", "--bandwidth", "20GB/s", "--tflops", "0.1")
+    row = answer(plan, "gemma-3-27b", "--device", "cpu", *room, "-p", "ngram", "-c", "4096")["baseline"]
+    (capacity,) = row["capacities"]
+    assert capacity["tokens"] * row["kv_bytes_per_token"] == pytest.approx(row["kv_cache"], rel=0.05)
+
+
 def test_deepseek_fits_eight_gpus_in_its_stored_fp8(plan: Callable[..., Any]) -> None:
     value = answer(plan, "deepseek-v3", "--gpu", "H200", "-t", "8", "-p", "ngram")
     assert value["number_format"] == "fp8"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,6 +166,17 @@ def test_the_shipped_heads_are_planned_as_large_as_their_files(method: str) -> N
     spec = parse_proposer(f"{method}:{folder}", draft_length=4, acceptance=None)
     proposer = build_proposer(spec, find_architecture(DEFAULT_MODEL), 1)
     assert 2 * proposer.parameters == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.01)
+
+
+def test_the_shipped_draft_reads_its_layers_and_the_rows_of_the_head_that_it_has() -> None:
+    folder = resolve_head(f"{DEFAULT_MODEL}-draft", None, lambda line: None)
+    spec = parse_proposer(f"draft_model:{folder}", draft_length=4, acceptance=None)
+    cost = build_proposer(spec, find_architecture(DEFAULT_MODEL), 1).cost
+    rows = json.loads((folder / "config.json").read_text())["draft_vocab_size"]
+    assert cost is not None
+    read = (folder / "model.safetensors").stat().st_size + 2 * rows * 576
+    assert cost.fixed_bytes == pytest.approx(read, rel=0.02)
+    assert cost.flops_per_token == pytest.approx(read, rel=0.02)
 
 
 def test_a_draft_model_takes_its_cache_for_as_many_tokens_as_the_target(target: Path, draft: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_offsets_lead_to_tokens_and_all_others_are_impossible() -> None:
 def test_what_is_no_part_of_the_vocabulary_is_refused(token_ids: list[int]) -> None:
     with pytest.raises(ConfigError, match=f"the map does not lead to {len(token_ids)} different tokens below 6"):
         cut_vocabulary(torch.tensor(token_ids), 6, "the map")
+
+
+@pytest.mark.parametrize("shape", [(), (4, 1)])
+@pytest.mark.parametrize("read", [cut_vocabulary, offset_vocabulary])
+def test_what_is_no_list_is_refused(read: Callable[..., object], shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="the map is no list of numbers"):
+        read(torch.zeros(shape, dtype=torch.int64), 6, "the map")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,8 @@ def test_a_tied_head_is_a_copy_in_every_layout_but_the_plain_one() -> None:
     assert footprint.bytes_in(Keeping(2, Layout.PACKED)) == 2 * (16 * 512 + 1000 + 100 * 512)
     assert footprint.bytes_in(Keeping(4, Layout.HALF)) == 2 * 16 * 512 + 4 * 1000 + 2 * 112 * 512
     assert footprint.loading_bytes(Keeping(2, Layout.PLAIN)) == 0
-    assert footprint.loading_bytes(Keeping(4, Layout.HALF)) == 8 * 100 * 512
+    assert footprint.loading_bytes(Keeping(4, Layout.HALF)) == 4 * 100 * 512
+    assert replace(footprint, tied_head=None).loading_bytes(Keeping(4, Layout.HALF)) == 8 * 16 * 512
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.booleans())
