@@ -70,6 +70,7 @@ def goals(runs: Runs, ours: str, rival: str) -> Iterator[str]:
         ratios = [mine.decode_rate / other.decode_rate for mine, other in pairs]
         low, high = _bounds(ratios)
         verdict = "reached" if low >= 1 else "missed" if high < 1 else "neither reached nor missed for certain"
+        verdict = verdict if len(ratios) >= MIN_ROUNDS else "too few turns"
         yield f"- at least 1.0 × {rival}, {_load(sequences)}: {verdict}, {_interval(ratios)}"
 
 

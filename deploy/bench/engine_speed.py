@@ -73,7 +73,10 @@ def main() -> None:
 
 def _measured(arguments: argparse.Namespace) -> list[str]:
     model = ModelConfig(model=arguments.model, dtype=arguments.dtype)
-    config = EngineConfig(device="cpu", max_num_seqs=max(arguments.sequences))
+    most = max(arguments.sequences)
+    room = EngineConfig().max_num_batched_tokens
+    # All prompts in one step, or the first ones would have more than their first token when decoding begins.
+    config = EngineConfig(device="cpu", max_num_seqs=most, max_num_batched_tokens=max(room, most * PROMPT_TOKENS))
     folder = resolve_model(model, _say)
     target = load_target(model.model_copy(update={"model": str(folder)}), config, _say)
     transformers = TransformersArm(folder, compute_dtype(arguments.dtype, torch.device("cpu")))

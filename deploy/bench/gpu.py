@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--sequences", type=count, nargs="+", default=[1, 4, 8, 32])
     add("--tokens", type=count, default=128, help="of each answer")
     add("--context", type=count, default=CONTEXT_TOKENS, help="tokens cached before the rows that are verified")
-    add("--repetitions", type=count, default=3)
+    add("--repetitions", type=count, default=5)
     add("--no-tests", action="store_true", help="of correctness, which come first")
     add("--out", type=Path, default=Path("build/gpu"), help="folder for the figures as JSON")
     add("--into", type=Path, help="a document with the marks, such as docs/benchmarks.md")

@@ -13,7 +13,7 @@ from pathlib import Path
 from deploy.bench.devices import settle
 from deploy.bench.document import present
 from deploy.bench.options import count
-from deploy.evidence.bootstrap import Interval, PairedEffect
+from deploy.evidence.bootstrap import MIN_ROUNDS, PairedEffect
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
 from replicas.engine.model import Model, Segment
 from replicas.target_model import load_target
@@ -74,17 +74,17 @@ def table(samples: Samples) -> Iterator[str]:
     yield "|---" * (4 + len(LENGTHS)) + "|"
     ratios = {(width, rows): _ratio(samples[width, rows], samples[width, 1]) for width, rows in sorted(samples)}
     for (width, rows), ratio in ratios.items():
-        limits = (f"{length / ratio.estimate:.2f}" if length <= rows else "–" for length in LENGTHS)
-        interval = "1" if rows == 1 else f"{ratio.estimate:.2f} ({ratio.low:.2f} – {ratio.high:.2f})"
-        yield f"| {width} | {rows} | {_milliseconds(samples[width, rows])} | {interval} | {' | '.join(limits)} |"
+        limits = (f"{length / ratio:.2f}" if length <= rows else "–" for length in LENGTHS)
+        shown = "1" if rows == 1 else f"{ratio:.2f}{_interval(samples[width, rows], samples[width, 1])}"
+        yield f"| {width} | {rows} | {_milliseconds(samples[width, rows])} | {shown} | {' | '.join(limits)} |"
     yield ""
     yield from _goals(ratios)
 
 
-def _goals(ratios: Mapping[tuple[int, int], Interval]) -> Iterator[str]:
+def _goals(ratios: Mapping[tuple[int, int], float]) -> Iterator[str]:
     """A draft of k tokens commits k + 1 at most, so a length above its rows is out of reach."""
     for width, speed_up in GOALS:
-        lengths = {rows: speed_up * ratio.estimate for (at, rows), ratio in ratios.items() if at == width and rows > 1}
+        lengths = {rows: speed_up * ratio for (at, rows), ratio in ratios.items() if at == width and rows > 1}
         reachable = [f"{length:.2f} ({rows - 1})" for rows, length in lengths.items() if length <= rows]
         if reachable:
             yield (
@@ -95,12 +95,21 @@ def _goals(ratios: Mapping[tuple[int, int], Interval]) -> Iterator[str]:
             yield f"{speed_up:g} × at {width} is beyond even a proposer that costs nothing."
 
 
-def _ratio(seconds: Sequence[float], beside: Sequence[float]) -> Interval:
-    """The ratio turn by turn; without an interval where there was one turn only."""
-    logs = [math.log(one / other) for one, other in zip(seconds, beside, strict=True)]
-    if len(logs) < 2:
-        return Interval(*[math.exp(logs[0])] * 3)
-    return PairedEffect(logs, SEED).ratio()
+def _ratio(seconds: Sequence[float], beside: Sequence[float]) -> float:
+    """The geometric mean over turns of the ratio in the same turn."""
+    return math.exp(statistics.fmean(_logs(seconds, beside)))
+
+
+def _interval(seconds: Sequence[float], beside: Sequence[float]) -> str:
+    """Of that ratio; nothing where there are too few turns for one."""
+    if len(seconds) < MIN_ROUNDS:
+        return ""
+    found = PairedEffect(_logs(seconds, beside), SEED).ratio()
+    return f" ({found.low:.2f} – {found.high:.2f})"
+
+
+def _logs(seconds: Sequence[float], beside: Sequence[float]) -> list[float]:
+    return [math.log(one / other) for one, other in zip(seconds, beside, strict=True)]
 
 
 def _milliseconds(seconds: Sequence[float]) -> str:

@@ -107,10 +107,13 @@ def test_the_goal_is_told_by_the_interval_of_the_ratio(speed: float, verdict: st
 
 
 def test_a_goal_that_the_interval_contains_is_left_open_and_one_not_measured_is_said_to_be() -> None:
-    runs = {(1, "engine"): [Run(1, 1.0, each, 64) for each in (0.9, 1.1)], (1, "vllm"): [Run(1, 1.0, 1.0, 64)] * 2}
+    ours = [Run(1, 1.0, each, 64) for each in (0.9, 1.1, 1.0, 0.92, 1.08)]
+    runs = {(1, "engine"): ours, (1, "vllm"): [Run(1, 1.0, 1.0, 64)] * 5}
     (said,) = goals(runs, "engine", "vllm")
     assert "neither reached nor missed for certain" in said
-    assert "vllm was not measured" in next(goals({(1, "engine"): runs[1, "engine"]}, "engine", "vllm"))
+    assert "vllm was not measured" in next(goals({(1, "engine"): ours}, "engine", "vllm"))
+    (said,) = goals({place: found[:4] for place, found in runs.items()}, "engine", "vllm")
+    assert "too few turns" in said
 
 
 def test_arms_are_compared_turn_by_turn() -> None:

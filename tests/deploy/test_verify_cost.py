@@ -22,6 +22,11 @@ def test_the_interval_is_as_wide_as_the_turns_differ() -> None:
     assert 1.0 < low < 1.103 < high < 1.2
 
 
+def test_too_few_turns_have_a_ratio_and_no_interval() -> None:
+    lines = list(table({(1, 1): [0.010] * 4, (1, 2): [0.011, 0.012, 0.011, 0.012]}))
+    assert lines[3].split(" | ")[3] == "1.15"
+
+
 @pytest.mark.parametrize(
     ("price", "said"),
     [

@@ -43,6 +43,8 @@ def _measured(arguments: argparse.Namespace) -> list[str]:
     _check(prompts, arms, cells)
     file = RunFile(arguments.results, _settings(arguments), _arm_settings(arms))
     left = [place for place in places(arms, cells, arguments.rounds) if not file.has(place)]
+    if late := {place.arm.name: None for place in left if file.is_closed(place)}:
+        raise ConfigError(f"{arguments.results} has whole rounds without {', '.join(late)}: take another --results")
     if left:
         try:
             _run(arguments, prompts, left, file)

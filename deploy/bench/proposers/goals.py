@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from deploy.bench.proposers.block import Measured
 from deploy.bench.proposers.choice import USELESS
 from deploy.bench.proposers.plan import BASELINE, Cell
-from deploy.bench.proposers.report import SEED, log_gains, speed_up
+from deploy.bench.proposers.report import SEED, best, log_gains, speed_up
 from deploy.evidence.bootstrap import MIN_ROUNDS, Interval, PairedEffect
 
 CATEGORY = "chat"
@@ -31,7 +31,7 @@ def goals(blocks: Sequence[Measured]) -> Iterator[str]:
         cell = Cell(0.0, concurrency, CATEGORY)
         own = {arm: values for (where, arm), values in gains.items() if where == cell and name in (arm, BEST_OF_ALL)}
         if own:
-            arm = max(own, key=lambda each: sum(own[each]) / len(own[each]))
+            arm = best(own)
             shown = (f"{name} ≥ {least:g} ×", str(concurrency), arm, speed_up(own[arm]), _verdict(own[arm], least))
             yield f"| {' | '.join(shown)} |"
     for cell, arm in sorted(gains):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 
 from deploy.bench.proposers.block import Measured
@@ -77,10 +77,16 @@ def _fastest(cells: Iterable[Cell], blocks: Sequence[Measured]) -> Iterator[str]
         gains = {arm: found for arm in {block.arm for block in own} if (found := log_gains(own, arm))}
         gains.pop(BASELINE, None)
         if gains:
-            arm = max(gains, key=lambda name: sum(gains[name]) / len(gains[name]))
+            arm = best(gains)
             shown = (f"{cell.temperature:g}", str(cell.concurrency), cell.category, arm, speed_up(gains[arm]))
             yield f"| {' | '.join(shown)} |"
     yield ""
+
+
+def best(gains: Mapping[str, Sequence[float]]) -> str:
+    """The arm with the largest mean, of those with enough rounds for an interval where there are any."""
+    enough = {arm: found for arm, found in gains.items() if len(found) >= MIN_ROUNDS} or gains
+    return max(enough, key=lambda arm: sum(enough[arm]) / len(enough[arm]))
 
 
 def speed_up(gains: Sequence[float]) -> str:

@@ -20,7 +20,7 @@ _ARMS = TypeAdapter(dict[str, dict[str, object]])
 
 
 class RunFile:
-    """The first line holds what all runs in the file have in common; runs may add rounds, cells and arms to it."""
+    """The first line holds what all runs in the file have in common; runs may add rounds and cells to it."""
 
     def __init__(self, path: Path, settings: Mapping[str, object], arms: Mapping[str, object]) -> None:
         """`arms`: the settings of each, as JSON has them, by name.
@@ -57,6 +57,10 @@ class RunFile:
     def has(self, place: Place) -> bool:
         wanted = (place.round, place.cell, place.arm.name, place.is_last)
         return any((block.round, block.cell, block.arm, block.is_last) == wanted for block in self.blocks)
+
+    def is_closed(self, place: Place) -> bool:
+        """Whether the round of this place has ended: what came now would lie between no two blocks of the baseline."""
+        return any(block.is_last and (block.round, block.cell) == (place.round, place.cell) for block in self.blocks)
 
     def append(self, block: Measured) -> None:
         """On disk before the next block begins."""

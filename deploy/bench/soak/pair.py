@@ -143,7 +143,10 @@ async def _draft_of(settings: WorkerSettings, target: TargetWorker, kills_draft:
 
 
 async def _turn(pair: Pair, turn: Sequence[Errand], clients: int) -> None:
-    """All requests by a few clients; half way the draft dies in the middle of its work and another one joins."""
+    """All requests by a few clients; half way the draft dies in the middle of its work and another one joins.
+
+    DraftUnavailable where none does.
+    """
     half_way = asyncio.Event()
     waiting = enumerate(turn)
 
@@ -153,11 +156,14 @@ async def _turn(pair: Pair, turn: Sequence[Errand], clients: int) -> None:
                 half_way.set()
             await pair.run(errand)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(clients):
-            group.create_task(client())
-        await half_way.wait()
-        await pair.restart_draft()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(client())
+            await half_way.wait()
+            await pair.restart_draft()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
 
 
 async def _rest(pair: Pair, seconds: float) -> Held:

@@ -65,7 +65,7 @@ def tables(rows: Sequence[Row], minutes: float) -> Iterator[str]:
         yield f"| {' | '.join(_cells(row))} |"
     yield ""
     found = [f"- {row.name}: {problem}" for row in rows for problem in problems(row)]
-    yield from found or ["Nothing was held after any turn, and nothing grew."]
+    yield from found or ["Nothing was held after any turn, and no growth was shown."]
     yield ""
 
 

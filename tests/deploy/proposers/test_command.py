@@ -54,6 +54,8 @@ def test_a_run_writes_its_tables_and_goes_on_with_more_rounds(
     assert "(2 of 5 rounds)" in document.read_text()
     with pytest.raises(SystemExit, match="other settings"):
         run(monkeypatch, proposers, place, *small, "--rounds", "2", "--tokens", "7")
+    with pytest.raises(SystemExit, match="has whole rounds without suffix: take another --results"):
+        run(monkeypatch, proposers, place, *small, "--rounds", "2", "--proposers", "ngram", "suffix")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,6 @@ def test_draft_ahead_is_measured_with_a_real_draft_process_and_simulated(
     run(monkeypatch, draft_ahead, place, "--layers", "2", "--tokens", "24", "--rounds", "2", "--traces", "1")
     lines = capsys.readouterr().out.splitlines()
     serial, ahead = (next(line for line in lines if line.startswith(f"| {arm} |")) for arm in ("serial", "ahead"))
-    assert "| 0% |" in serial
+    assert "| 0% (0% – 0%) |" in serial
     assert "(2 of 5 rounds)" in ahead
     assert any(line.startswith("| 0.5 |") for line in lines), "the simulated rows"

@@ -52,3 +52,10 @@ def test_too_few_rounds_decide_nothing_and_a_goal_whose_cell_is_missing_is_left_
     (only,) = rows(found)
     assert only == "| the best proposer ≥ 1.4 × | 8 | ngram | 1.51 (2 of 5 rounds) | too few rounds |"
     assert not any("Below 0.97" in line for line in found)
+
+
+def test_a_lucky_round_does_not_make_the_best_where_others_have_enough() -> None:
+    cell = Cell(0.0, 8, "chat")
+    found = list(goals(blocks(cell, {"ngram": 1.5}) + blocks(cell, {"eagle": 3.0}, rounds=1)))
+    (best,) = rows(found)
+    assert best.startswith("| the best proposer ≥ 1.4 × | 8 | ngram |")

@@ -28,7 +28,7 @@ def test_a_clean_run_is_not_accused() -> None:
         "| draft_model | 9 | 216 | 50 | 30 | 9 | 4000 | 0 / 0 / 0 / 0 | 800 → 800 | +0.0 (+0.0 – +0.0) | no leak |"
     )
     assert ngram.split(" | ")[5] == "–"
-    assert lines[-2] == "Nothing was held after any turn, and nothing grew."
+    assert lines[-2] == "Nothing was held after any turn, and no growth was shown."
 
 
 def test_a_single_block_that_stays_taken_is_told_with_what_was_held() -> None:
