@@ -42,6 +42,7 @@ class Answers:
 
     results: dict[str, Result]
     accepted: int
+    preemptions: int
 
 
 def answer(
@@ -72,7 +73,7 @@ def answer(
         for output in engine.step().get(OWNER, []):
             results[output.request_id].add(output)
     rounds = [chunk.round for result in results.values() for chunk in result.chunks if chunk.round]
-    return Answers(results, sum(round_.accepted for round_ in rounds))
+    return Answers(results, sum(round_.accepted for round_ in rounds), engine.stats.preemptions)
 
 
 def shipped_draft(target: TargetModel, dtype: str) -> MemoryDraft:

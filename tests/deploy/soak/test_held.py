@@ -66,7 +66,7 @@ async def names_under_load(settings: WorkerSettings) -> set[str]:
 async def test_every_name_is_seen_while_a_request_is_under_way(settings: WorkerSettings, tmp_path: Path) -> None:
     head = str(eagle(vocab_size=VOCABULARY).drop("embed_tokens.weight").write(tmp_path / "eagle"))
     proposers: list[dict[str, object]] = [
-        {"method": "draft_model", "layers": 2, "deadline_ceiling_ms": 20_000},
+        {"method": "draft_model", "layers": 2, "deadline_floor_ms": 2000, "deadline_ceiling_ms": 20_000},
         {"method": "eagle", "model": head},
         {"method": "ngram"},
         {"method": "suffix"},

@@ -43,6 +43,7 @@ def turns(count: int) -> Callable[[int], bool]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills_draft", [False, True])
 async def test_turns_of_mixed_requests_and_dying_drafts_leave_nothing_behind(
     kills_draft: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,7 +51,12 @@ async def test_turns_of_mixed_requests_and_dying_drafts_leave_nothing_behind(
     """Under the rejection rule, which sends and keeps all that the coupled one does, and distributions."""
     monkeypatch.setattr(growth, "SLOPE_SLACK", KERNELS_MIB)
     speculative = SpeculativeConfig(
-        method="draft_model", layers=2, acceptance="rejection", deadline_ceiling_ms=20_000, adaptive=False
+        method="draft_model",
+        layers=2,
+        acceptance="rejection",
+        deadline_floor_ms=2000,
+        deadline_ceiling_ms=20_000,
+        adaptive=False,
     )
     soaked = await soak(settings_of(tmp_path, speculative), LOAD, turns(6), kills_draft=kills_draft)
     assert soaked.left == NOTHING
