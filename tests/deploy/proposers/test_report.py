@@ -65,7 +65,7 @@ def test_a_table_shows_the_interval_only_where_there_are_rounds_enough():
     lines = list(tables(rounds))
     assert "**Temperature 0, 1 request**" in lines
     fastest, baseline, ngram, eagle = (line for line in lines if "| chat |" in line)
-    assert fastest == "| 0 | 1 | chat | eagle | 4.00 (1 of 5 rounds) |"
+    assert fastest.startswith("| 0 | 1 | chat | ngram | **1.78** (")
     assert baseline.startswith("| baseline | chat | 1 | 25.0 |")
     assert "4.00 (1 of 5 rounds)" in eagle
     estimate, low, high = (float(part) for part in ngram.replace("*", "").split("|")[3].replace("(", " ").replace(
