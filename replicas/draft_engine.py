@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fleet.errors import OutOfMemory
 from replicas.engine.kv_extents import Extent, KvExtents
-from replicas.engine.model import Model, Segment
+from replicas.engine.model import Model
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Draw, Sampler
 from replicas.speculation.drafting import DraftedToken, DraftWork
 

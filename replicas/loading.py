@@ -15,7 +15,8 @@ from replicas.engine.decoder_config import DecoderConfig
 from replicas.engine.graphs.recording import CudaRecorder, Recorder
 from replicas.engine.graphs.shape import FIRST_KEYS
 from replicas.engine.graphs.steps import MOST_GRAPHS, RESERVED_BYTES
-from replicas.engine.model import DecoderModel, Segment, kv_bytes_per_token
+from replicas.engine.model import DecoderModel, kv_bytes_per_token
+from replicas.engine.packing import Segment
 from replicas.memory_check import GIB
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from fleet.traffic import DRAFT_LINK_EVENTS
 from replicas.drill import DrilledProposer
 from replicas.engine.features import FeatureReader
 from replicas.engine.judging import was_drawn
-from replicas.engine.model import Segment
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import SpeculationPolicy
 from replicas.heads.loading import PublishedHead

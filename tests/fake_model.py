@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from replicas.engine.model import Forward, Segment
+from replicas.engine.model import Forward
+from replicas.engine.packing import Segment
 
 
 class FakeModel:

@@ -24,7 +24,8 @@ from fleet.config import EngineConfig
 from fleet.errors import ConfigError
 from fleet.generation import GenerationRequest, SamplingParams
 from replicas.engine.loop import Engine
-from replicas.engine.model import Forward, Model, Segment
+from replicas.engine.model import Forward, Model
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Draw, Sample, Sampler
 from replicas.engine.step import StepRunner
 from replicas.target_model import TargetModel

@@ -16,7 +16,8 @@ from fleet.tokenizer import Tokenizer
 from replicas.draft_engine import DraftEngine
 from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.engine.loop import Engine
-from replicas.engine.model import DecoderModel, Forward, Segment, load_model
+from replicas.engine.model import DecoderModel, Forward, load_model
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import SpeculationPolicy, Speculator
 from replicas.engine.step import StepRunner

@@ -15,7 +15,8 @@ from deploy.bench.document import present
 from deploy.bench.options import count
 from deploy.evidence.bootstrap import MIN_ROUNDS, PairedEffect
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig
-from replicas.engine.model import Model, Segment
+from replicas.engine.model import Model
+from replicas.engine.packing import Segment
 from replicas.target_model import load_target
 
 MARKS = "bench-verify-cost"

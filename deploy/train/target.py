@@ -17,7 +17,8 @@ from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import DecoderConfig, load_config
 from replicas.engine.footprint import EMBEDDING, HEAD
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from replicas.engine.weights import Checkpoint
 from replicas.model_store import Progress, resolve_model
 

@@ -67,6 +67,10 @@ class StepAttention:
     def __call__(self, layer: int, queries: Tensor, keys_and_values: Tensor) -> Tensor:
         """Cache `[tokens, 2 * kv_heads, head_dim]`, then attend: `[tokens, heads, head_dim]` to the same, flat."""
         self._arena.store(layer, self._slots, keys_and_values)
+        return self.attend(layer, queries)
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        """The same for queries whose keys and values are cached already."""
         plan = self._plans[layer]
         seen = [self._seen(layer, queries, batch) for batch in plan.batches]
         rows = seen[0] if len(seen) == 1 else torch.cat(seen)

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional
 
-from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.decoder_config import DecoderConfig, Rope
 from replicas.engine.linear import make_linear
 from replicas.engine.rope import Rotation, rotate
 from replicas.engine.weights import DecoderWeights, LayerWeights
@@ -32,6 +32,25 @@ class States:
     """`[tokens, len(taps) * hidden]`"""
 
 
+class Taps:
+    """Collects the tapped states of one pass."""
+
+    def __init__(self, taps: tuple[int, ...], stream: Tensor) -> None:
+        """`taps` as in `Decoder`, `stream` the residual stream `[tokens, hidden]` that passes by."""
+        self._taps = taps
+        self._taken = stream.new_empty((len(stream), len(taps), stream.shape[1]))
+
+    def take(self, index: int, state: Tensor) -> None:
+        """Copy the state of this number, `[tokens, hidden]`, where it is tapped."""
+        for place, tap in enumerate(self._taps):
+            if tap == index:
+                self._taken[:, place] = state
+
+    def taken(self) -> Tensor | None:
+        """`[tokens, len(taps) * hidden]`; None without taps."""
+        return self._taken.flatten(1) if self._taps else None
+
+
 class Decoder:
     """Config and weights. Knows nothing of sequences: attention comes with each call."""
 
@@ -39,6 +58,7 @@ class Decoder:
         """`taps`: i is the residual stream that enters layer i, the number of layers the last state after its norm."""
         self.config = config
         self.embedding = weights.embedding
+        self.layers = weights.layers
         self._weights = weights
         self.taps = taps
         device = weights.embedding.device
@@ -51,16 +71,24 @@ class Decoder:
         stream = functional.embedding(token_ids, self.embedding)
         if config.is_gemma:
             stream *= config.hidden_size**0.5
-        rotations = {rope: rotation.at(positions) for rope, rotation in self._rotations.items()}
-        tapped = stream.new_empty((len(stream), len(self.taps), config.hidden_size))
-        for index, layer in enumerate(self._weights.layers):
-            self._tap(tapped, index, stream)
+        rotations = self.rotations(positions)
+        taps = Taps(self.taps, stream)
+        for index, layer in enumerate(self.layers):
+            taps.take(index, stream)
             found = self._attended(index, layer, stream, rotations[config.layers[index].rope], attention)
             _add(stream, found, layer.after_attention_norm, config.rms_norm_eps)
             _add(stream, self._mlp(layer, stream), layer.after_mlp_norm, config.rms_norm_eps)
-        if config.num_hidden_layers in self.taps:
-            self._tap(tapped, config.num_hidden_layers, self.normed(stream))
-        return States(stream, tapped.flatten(1) if self.taps else None)
+        return self.states(stream, taps)
+
+    def states(self, stream: Tensor, taps: Taps) -> States:
+        """Of a pass whose last layer left `[tokens, hidden]`."""
+        if self.config.num_hidden_layers in self.taps:
+            taps.take(self.config.num_hidden_layers, self.normed(stream))
+        return States(stream, taps.taken())
+
+    def rotations(self, positions: Tensor) -> dict[Rope, Tensor]:
+        """`Rotation.at` for each kind of layers."""
+        return {rope: rotation.at(positions) for rope, rotation in self._rotations.items()}
 
     def normed(self, stream: Tensor) -> Tensor:
         """The final norm of `[rows, hidden]`."""
@@ -80,11 +108,6 @@ class Decoder:
     def _capped(self, logits: Tensor) -> Tensor:
         logits, cap = logits.float(), self.config.logit_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
-
-    def _tap(self, tapped: Tensor, index: int, state: Tensor) -> None:
-        for place, tap in enumerate(self.taps):
-            if tap == index:
-                tapped[:, place] = state
 
     def _attended(
         self, index: int, layer: LayerWeights, stream: Tensor, rotation: Tensor, attention: LayerAttention

@@ -19,16 +19,17 @@ class KvArena:
 
     def __init__(self, config: DecoderConfig, tokens: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self._kv_heads = config.num_key_value_heads
-        self._memory = torch.empty(
+        self.memory = torch.empty(
             (config.num_hidden_layers, 2 * self._kv_heads, tokens, config.head_dim), dtype=dtype, device=device
         )
-        self._layers = self._memory.unbind(0)
+        """Keys' heads before values' heads."""
+        self._layers = self.memory.unbind(0)
         self.dtype = dtype
         self.bytes_per_layer_place = 2 * self._kv_heads * config.head_dim * dtype.itemsize
 
     @property
     def size_bytes(self) -> int:
-        return self._memory.nbytes
+        return self.memory.nbytes
 
     def store(self, layer: int, slots: Tensor, keys_and_values: Tensor) -> None:
         """Write `[tokens, 2 * kv_heads, head_dim]` to the slots, int64 `[tokens]`."""
@@ -36,7 +37,7 @@ class KvArena:
 
     def views(self, begin: int, end: int) -> list[KeysAndValues]:
         """One range, in every layer."""
-        seen = self._memory[:, :, begin:end]
+        seen = self.memory[:, :, begin:end]
         keys, values = seen[:, : self._kv_heads].unbind(0), seen[:, self._kv_heads :].unbind(0)
         return list(zip(keys, values, strict=True))
 
@@ -48,12 +49,12 @@ class KvArena:
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy `length` cached tokens of all layers; the two ranges may overlap."""
-        moving = self._memory[:, :, source : source + length]
+        moving = self.memory[:, :, source : source + length]
         if abs(source - target) < length:
             moving = moving.clone()
-        self._memory[:, :, target : target + length] = moving
+        self.memory[:, :, target : target + length] = moving
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Move what lies at `start + rows[i]` to `start + i` in all layers; rows ascend."""
-        source = to_device(torch.tensor(rows, dtype=torch.int64) + start, self._memory.device)
-        self._memory[:, :, start : start + len(rows)] = self._memory.index_select(2, source)
+        source = to_device(torch.tensor(rows, dtype=torch.int64) + start, self.memory.device)
+        self.memory[:, :, start : start + len(rows)] = self.memory.index_select(2, source)

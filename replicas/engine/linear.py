@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import platform
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -16,6 +17,9 @@ FP16_ENGINES = ("x86", "fbgemm")
 """torch's quantized engines that multiply by float16 weights."""
 CHECKED_ROWS = 4096
 """Of a weight at once: what the check needs beside it stays small."""
+ROWS_MULTIPLE = 1 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 3
+"""FBGEMM's AVX2 kernels for 1 and 2 rows sum in another order than those that a multiple of 3 is split into; padded, a
+row's result does not depend on how many others come with it. Those for AVX-512 need no padding."""
 ROWS_HINT = 8
 """oneDNN's layout is chosen for so many rows, a typical decoding step; any number of rows works."""
 
@@ -23,8 +27,15 @@ ROWS_HINT = 8
 class Linear(Protocol):
     """`[rows, in]` to a new `[rows, out]`."""
 
+    @property
+    def unscale(self) -> float:
+        """What `scaled` is to be multiplied by."""
+
     def __call__(self, rows: Tensor) -> Tensor:
         """The product with the weights, plus the bias."""
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """The same but for a factor that the caller brings in on its way; rows come by `ROWS_MULTIPLE`."""
 
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -53,15 +64,20 @@ def keeping_on(device: torch.device, dtype: str) -> Keeping:
     return Keeping(computed.itemsize, layout_on(device, computed))
 
 
-@dataclass(frozen=True, slots=True)
 class PlainLinear:
     """The weights as they are."""
 
-    weight: Tensor
-    bias: Tensor | None
+    unscale = 1.0
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return functional.linear(rows, self.weight, self.bias)
+        return functional.linear(rows, self._weight, self._bias)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        return self(rows)
 
 
 class PackedLinear:
@@ -71,6 +87,8 @@ class PackedLinear:
     0.14 and 0.31. Verifying drafted tokens pays only because of that.
     """
 
+    unscale = 1.0
+
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
         self._bias = bias
@@ -79,27 +97,29 @@ class PackedLinear:
         answer: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
         return answer
 
+    def scaled(self, rows: Tensor) -> Tensor:
+        return self(rows)
+
 
 class HalfLinear:
     """Weights kept as float16 and widened in registers; rows, sums and results are float32 (FBGEMM).
 
-    A decoding step is bound by reading the weights, and this reads half as much. At 135M parameters on two cores with
-    AVX2, all products of a step in float32 and so: 64 and 28 ms for 1 row, 73 and 31 for 5, 146 and 124 for 40.
+    A decoding step is bound by reading the weights, and this reads half as much. All products of a step at 135M
+    parameters on two cores, in float32 and so, in ms for 1, 4 and 24 rows: 27, 29, 47 and 16, 17, 38 with AVX-512.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, scale: float) -> None:
         """`scale` is a power of two that brings the weights into float16's range."""
-        self._weight = torch.ops.quantized.linear_prepack_fp16(weight * scale, None)
-        self._bias = bias
-        self._unscale = 1 / scale
+        self._weight = torch.ops.quantized.linear_prepack_fp16(weight * scale, None if bias is None else bias * scale)
+        self.unscale = 1 / scale
 
     def __call__(self, rows: Tensor) -> Tensor:
-        # With AVX2 the kernels for 1 and 2 rows sum in another order than those that a multiple of 3 is split into:
-        # padded, a row's result does not depend on how many others come with it.
-        padded = functional.pad(rows, (0, 0, 0, -len(rows) % 3))
-        scaled: Tensor = torch.ops.quantized.linear_dynamic_fp16(padded, self._weight)
-        answer = scaled[: len(rows)].mul_(self._unscale)
-        return answer if self._bias is None else answer.add_(self._bias)
+        padded = functional.pad(rows, (0, 0, 0, -len(rows) % ROWS_MULTIPLE)) if len(rows) % ROWS_MULTIPLE else rows
+        return self.scaled(padded)[: len(rows)].mul_(self.unscale)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        answer: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows, self._weight)
+        return answer
 
 
 def fp16_scale(weight: Tensor) -> float:
@@ -125,10 +145,18 @@ def _rounded(weight: Tensor, scale: float) -> Tensor:
 def compute_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """The number format to compute in, for weights in `dtype` (bfloat16 or float32).
 
-    A CPU without bfloat16 instructions emulates them five to ten times slower than float32, so there the same
-    bfloat16 weights are widened: the answer is at least as exact. Linear layers keep theirs in half the bytes.
+    A CPU without bfloat16 instructions emulates them, several times slower than float32 as soon as there are some rows,
+    so there the same bfloat16 weights are widened: the answer is at least as exact. Linear layers keep theirs in half
+    the bytes.
     """
     wanted: torch.dtype = getattr(torch, dtype)
-    if device.type == "cpu" and wanted == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return torch.float32
-    return wanted
+    is_emulated = device.type == "cpu" and wanted == torch.bfloat16 and not has_bfloat16()
+    return torch.float32 if is_emulated else wanted
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 itself. oneDNN says yes to any x86 with AVX-512, and emulates on most."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    is_native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and (is_native or not is_x86)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,30 +16,15 @@ from replicas.engine.attention import StepAttention
 from replicas.engine.decoder import Decoder, States
 from replicas.engine.decoder_config import DecoderConfig, context_length, load_config
 from replicas.engine.flash import has_flash
+from replicas.engine.fused.steps import FusedSteps, can_fuse
 from replicas.engine.graphs.recording import Recorder
 from replicas.engine.graphs.shape import GraphShape
 from replicas.engine.graphs.steps import StepGraphs
 from replicas.engine.kv_arena import KvArena
 from replicas.engine.linear import compute_dtype
-from replicas.engine.span import Span
+from replicas.engine.packing import Packing, Segment, pack
 from replicas.engine.transfer import to_device
 from replicas.engine.weights import Checkpoint, load_weights
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Consecutive new tokens of one sequence."""
-
-    extent_start: int
-    position: int
-    """Tokens of the sequence that are cached already."""
-    token_ids: tuple[int, ...]
-    logit_rows: int
-    """Logits are wanted for the last so many tokens."""
-    parents: tuple[int, ...] = ()
-    """A drafted tree: for each of the last `len(parents)` tokens its parent, an index among these or -1 for the token
-    before them; parents come first. Empty: a chain. A tree token's position is that of its parent plus one, and it
-    sees the tokens before the tree, its ancestors and itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +76,7 @@ class DecoderModel:
         with allocation_failures():
             self._arena = KvArena(self.config, places, dtype=decoder.embedding.dtype, device=self._device)
         self._graphs = None if recorder is None else StepGraphs(decoder, self._arena, recorder, scratch=kv_tokens)
+        self._fused = FusedSteps(decoder, self._arena) if recorder is None and can_fuse(decoder) else None
 
     @property
     def cache_bytes(self) -> int:
@@ -99,16 +85,14 @@ class DecoderModel:
 
     def graph_shape(self, segments: Sequence[Segment]) -> GraphShape | None:
         """That of the graph that such a step is run as, and recorded for when it is first met; None without one."""
-        return None if self._graphs is None else self._graphs.shape(_pack(segments).spans)
+        return None if self._graphs is None else self._graphs.shape(pack(segments).spans)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Forward:
         with allocation_failures():
-            packing = _pack(segments)
+            packing = pack(segments)
             recordings = self._recordings()
-            states = None if self._graphs is None else self._graphs.run(packing.spans, packing.tokens)
-            if states is None:
-                states = self._launched(packing)
+            states = self._states(packing)
             wanted = states.last
             if len(packing.rows) < len(packing.tokens):
                 wanted = wanted[to_device(torch.tensor(packing.rows, dtype=torch.int64), self._device)]
@@ -118,7 +102,16 @@ class DecoderModel:
     def _recordings(self) -> int:
         return 0 if self._graphs is None else self._graphs.recordings
 
-    def _launched(self, packing: _Packing) -> States:
+    def _states(self, packing: Packing) -> States:
+        """What the layers make of the tokens, by the fastest way that there is for such a step."""
+        states = None
+        if self._graphs is not None:
+            states = self._graphs.run(packing.spans, packing.tokens)
+        elif self._fused is not None:
+            states = self._fused.run(packing)
+        return self._launched(packing) if states is None else states
+
+    def _launched(self, packing: Packing) -> States:
         """The layers' states, launched operation by operation."""
         packed = to_device(torch.tensor((packing.tokens, packing.positions, packing.slots)), self._device)
         attention = StepAttention(self.config, self._arena, packing.spans, packed[2], flash=self._has_flash)
@@ -143,31 +136,6 @@ class DecoderModel:
     def keep(self, start: int, rows: Sequence[int]) -> None:
         with allocation_failures():
             self._arena.keep(start, rows)
-
-
-@dataclass(slots=True)
-class _Packing:
-    """All segments' tokens laid end to end."""
-
-    spans: list[Span] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    """Packed rows whose logits are wanted."""
-
-
-def _pack(segments: Sequence[Segment]) -> _Packing:
-    packing = _Packing()
-    for segment in segments:
-        length = len(segment.token_ids)
-        span = Span(len(packing.tokens), length, segment.extent_start, segment.position, segment.parents)
-        packing.spans.append(span)
-        packing.tokens.extend(segment.token_ids)
-        packing.positions.extend(span.positions())
-        packing.slots.extend(span.places())
-        packing.rows.extend(range(len(packing.tokens) - segment.logit_rows, len(packing.tokens)))
-    return packing
 
 
 def load_model(  # noqa: PLR0913 (each is one fact about the wanted model)

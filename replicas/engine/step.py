@@ -16,7 +16,8 @@ from fleet.generation import TokenLogprob
 from replicas.engine.block import Block, LazySamples, committed_block
 from replicas.engine.drawn_rows import RowRange, joined, on_host
 from replicas.engine.judging import judged_block
-from replicas.engine.model import Model, Segment, allocation_failures
+from replicas.engine.model import Model, allocation_failures
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Draw, Sample, Sampler, Unusable, UnusableLogits
 from replicas.engine.scheduler import Plan, Work
 from replicas.speculation.tree import ROOT

@@ -10,7 +10,8 @@ import torch
 from fleet.generation import GenerationRequest
 from replicas.engine import linear, model
 from replicas.engine.footprint import Layout
-from replicas.engine.model import DecoderModel, Segment
+from replicas.engine.model import DecoderModel
+from replicas.engine.packing import Segment
 from tests.replicas.shipped import forced_logits, gaps
 
 MARGIN = 2.0

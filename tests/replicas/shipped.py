@@ -13,7 +13,8 @@ from fleet.generation import GenerationRequest
 from replicas.engine.features import FeatureReader, Seen
 from replicas.engine.footprint import Keeping
 from replicas.engine.loop import Engine
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Sampler
 from replicas.engine.speculator import SpeculationPolicy, Speculator
 from replicas.engine.step import StepRunner

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.errors import OutOfMemory
 from fleet.generation import SamplingParams
 from replicas.draft_engine import DraftEngine
-from replicas.engine.model import Segment
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Draw, Sampler
 from replicas.speculation.draft_session import DraftLimits, DraftSession
 from replicas.speculation.drafting import DraftWork

@@ -13,7 +13,8 @@ from replicas import loading
 from replicas.engine.graphs.recording import Recorder, Step
 from replicas.engine.graphs.shape import GraphShape
 from replicas.engine.graphs.steps import GATHERED_BYTES, MOST_GRAPHS
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, graph_bytes, step_recorder, warm_up
 from tests.fakes import ManualClock
 from tests.replicas.engine.graphs.op_recorder import OpRecorder

@@ -10,7 +10,8 @@ from fleet.config import DEFAULT_MODEL, ModelConfig
 from fleet.errors import ConfigError
 from fleet.tokenizer import Tokenizer
 from replicas import gguf_conversion, model_store
-from replicas.engine.model import Segment, load_model
+from replicas.engine.model import load_model
+from replicas.engine.packing import Segment
 from replicas.model_store import resolve_model
 from tests.tiny_models import tiny_model_folder
 

@@ -15,7 +15,8 @@ from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from replicas import model_store
 from replicas.draft_model import load_draft
-from replicas.engine.model import Segment, load_model
+from replicas.engine.model import load_model
+from replicas.engine.packing import Segment
 from tests.tiny_models import SIZES, family_configs, tiny_model_folder
 
 IDS = (0, 2, 5, 90, 91, 200, 383)

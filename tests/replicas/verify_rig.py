@@ -15,7 +15,7 @@ from fleet.generation import SamplingParams
 from replicas.draft_engine import DraftEngine
 from replicas.draft_loop import DraftLoop
 from replicas.draft_worker import DraftIdentity, DraftWorker
-from replicas.engine.model import Segment
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Sampler
 from replicas.speculation.acceptance import accept
 from replicas.speculation.draft_session import DraftLimits

@@ -82,7 +82,7 @@ def loaded(folder: Path, tokens: int, taps: tuple[int, ...] = ()) -> DecoderMode
 
 
 def arena_bytes(model: DecoderModel) -> int:
-    return model._arena._memory.nbytes
+    return model._arena.memory.nbytes
 
 
 def check_sequences(plan: MemoryPlan, tokens: int) -> None:

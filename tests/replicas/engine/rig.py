@@ -16,7 +16,8 @@ from fleet.generation import FinishReason, GenerationRequest, StreamFailed, Toke
 from fleet.tokenizer import Tokenizer
 from replicas.engine.features import FeatureReader
 from replicas.engine.loop import Engine
-from replicas.engine.model import Model, Segment
+from replicas.engine.model import Model
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Draw, Sampler
 from replicas.engine.speculator import SpeculationPolicy, Speculator
 from replicas.engine.step import StepFault, StepRunner

@@ -11,7 +11,8 @@ import torch
 from replicas.engine import attention
 from replicas.engine import model as model_module
 from replicas.engine.flash import causal_attention, has_flash
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from tests.tiny_models import family_configs, tiny_model_folder
 
 PROMPT = tuple(20 + 3 * index % 60 for index in range(60))
@@ -29,6 +30,7 @@ def test_rows_see_the_keys_up_to_their_own(rows: int, keys: int) -> None:
             torch.testing.assert_close(found[head, row], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("launched")
 @pytest.mark.parametrize(("family", "calls"), [("llama", 8), ("mistral", 4), ("gemma3", 6)])
 def test_chunks_compute_what_they_do_with_a_mask(
     family: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,6 @@ def test_weights_that_were_bfloat16_lose_nothing_in_half_the_bytes(size: float, 
 
 
 @needs_fp16
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX2", reason="known of FBGEMM's AVX2 kernels only")
 @pytest.mark.parametrize("rows", range(1, 50))
 def test_a_row_is_the_same_alone_and_in_any_company(rows: int) -> None:
     layer = make_linear(as_bfloat16(drawn(OUT, IN)))

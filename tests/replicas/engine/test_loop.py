@@ -16,7 +16,8 @@ from torch import Tensor
 from deploy.bench.growth import container_sizes
 from fleet.errors import OutOfMemory
 from fleet.generation import FailureKind, FinishReason, GenerationRequest, Resume, SamplingParams
-from replicas.engine.model import Forward, Model, Segment, load_model
+from replicas.engine.model import Forward, Model, load_model
+from replicas.engine.packing import Segment
 from replicas.engine.sampling import Draw, Sample, Sampler
 from replicas.engine.speculator import Speculator
 from replicas.speculation.messages import FINISHED, Closing

@@ -10,8 +10,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConf
 
 from fleet.errors import ConfigError, OutOfMemory
 from replicas.engine.decoder_config import load_config
-from replicas.engine.model import Model, Segment, allocation_failures, load_model
+from replicas.engine.model import Model, allocation_failures, load_model
+from replicas.engine.packing import Segment
 from tests.tiny_models import SIZES, family_configs, tiny_model_folder
+
+pytestmark = pytest.mark.usefixtures("way")
 
 LONG, SHORT = tuple(range(20, 43)), tuple(range(100, 109))
 

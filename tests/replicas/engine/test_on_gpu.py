@@ -14,7 +14,8 @@ from fleet.config import EngineConfig
 from replicas.engine.decoder import States
 from replicas.engine.flash import causal_attention, has_flash
 from replicas.engine.graphs.recording import CudaRecorder, RecordingFailed
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from replicas.engine.transfer import to_device, to_host
 from replicas.loading import warm_up
 from tests.replicas.engine.requests import mixed_requests

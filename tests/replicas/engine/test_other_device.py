@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from replicas.engine import transfer
 from replicas.engine.graphs.recording import Step
-from replicas.engine.model import Segment, load_model
+from replicas.engine.model import load_model
+from replicas.engine.packing import Segment
 from tests.tiny_models import family_configs, tiny_model_folder
 
 TOKENS = tuple(range(20, 60))

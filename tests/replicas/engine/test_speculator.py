@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fleet.generation import GenerationRequest, Round
-from replicas.engine.model import Forward, Segment
+from replicas.engine.model import Forward
+from replicas.engine.packing import Segment
 from replicas.speculation.messages import Proposal
 from replicas.speculation.proposer import ProposerHealth, ProposerState, Want
 from tests.fake_model import FakeModel

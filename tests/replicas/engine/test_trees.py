@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from tests.tiny_models import family_configs, tiny_model_folder
+
+pytestmark = pytest.mark.usefixtures("way")
 
 PROMPT = tuple(range(20, 32))
 TREE = (40, 41, 42, 43, 44, 45, 46, 47)

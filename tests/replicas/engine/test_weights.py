@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fleet.errors import ConfigError
-from replicas.engine.model import Segment, load_model
+from replicas.engine.model import load_model
+from replicas.engine.packing import Segment
 from tests.tiny_models import SIZES, tiny_model_folder
 
 TOKENS = tuple(range(20, 30))

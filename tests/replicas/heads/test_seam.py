@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from replicas.engine.features import Seen
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from replicas.speculation.messages import Closing, Opening
 from tests.replicas.engine.requests import GREEDY, request
 from tests.replicas.engine.rig import BranchingProposer, KnowingProposer, LyingProposer, Rig, ScriptedProposer

@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from replicas.engine.decoder import States
 from replicas.engine.graphs import shape, steps
 from replicas.engine.graphs.recording import NotRecorded, Recorder, RecordingFailed, Step
-from replicas.engine.model import DecoderModel, Segment, load_model
+from replicas.engine.model import DecoderModel, load_model
+from replicas.engine.packing import Segment
 from tests.replicas.engine.graphs.op_recorder import OpRecorder
 from tests.replicas.engine.requests import request
 from tests.replicas.engine.rig import KnowingProposer, Rig, slow_twin
+from tests.replicas.engine.stories import EXTENT, KV_TOKENS, growing
 from tests.tiny_models import family_configs, tiny_model_folder
 
-KV_TOKENS = 200
-EXTENT = KV_TOKENS // 4
 TAPS = (0, 2, 4)
 
 
@@ -53,18 +52,18 @@ class Pair:
     def poison(self) -> None:
         """Whatever reads what was never written, or the scratch place, gets no number."""
         for model in (self.plain, self.graphed):
-            model._arena._memory.fill_(torch.nan)
+            model._arena.memory.fill_(torch.nan)
 
     @torch.inference_mode()
     def step(self, segments: Sequence[Segment]) -> None:
-        self.graphed._arena._memory[:, :, KV_TOKENS:] = torch.nan
+        self.graphed._arena.memory[:, :, KV_TOKENS:] = torch.nan
         expected, found = self.plain.forward(segments), self.graphed.forward(segments)
         close(found.logits, expected.logits)
         assert found.features is not None
         assert expected.features is not None
         close(found.features, expected.features)
-        cached = self.graphed._arena._memory[:, :, :KV_TOKENS]
-        torch.testing.assert_close(cached, self.plain._arena._memory, rtol=1e-5, atol=1e-4, equal_nan=True)
+        cached = self.graphed._arena.memory[:, :, :KV_TOKENS]
+        torch.testing.assert_close(cached, self.plain._arena.memory, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
@@ -76,35 +75,6 @@ def close(actual: Tensor, expected: Tensor) -> None:
 def pair(folder: Path) -> Pair:
     recorder = OpRecorder()
     return Pair(load(folder), load(folder, recorder), recorder)
-
-
-@dataclass
-class Sequences:
-    """Four sequences that grow in extents of their own, now by a chain, now by a tree that is then taken back."""
-
-    draw: st.DrawFn
-    cached: list[int] = field(default_factory=lambda: [0] * 4)
-
-    def step(self) -> list[Segment]:
-        members = self.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
-        return [self._grown(index) for index in members]
-
-    def _grown(self, index: int) -> Segment:
-        parents = tuple(self.draw(st.integers(-1, each - 1)) for each in range(self.draw(st.integers(0, 5))))
-        trunk = self.draw(st.integers(0 if parents else 1, 4))
-        tokens = tuple(self.draw(st.integers(3, 200)) for _ in range(trunk + len(parents)))
-        if self.cached[index] + len(tokens) > EXTENT:
-            self.cached[index] = 0
-        segment = Segment(index * EXTENT, self.cached[index], tokens, self.draw(st.integers(0, len(tokens))), parents)
-        self.cached[index] += self.draw(st.integers(0, trunk))
-        return segment
-
-
-@st.composite
-def growing(draw: st.DrawFn) -> list[list[Segment]]:
-    sequences = Sequences(draw, [0, draw(st.integers(0, 40)), 0, 0])
-    prompt = [Segment(EXTENT, 0, tuple(range(20, 20 + sequences.cached[1])), 1)] if sequences.cached[1] else []
-    return [prompt] * bool(prompt) + [sequences.step() for _ in range(draw(st.integers(1, 4)))]
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
