@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from fleet.errors import ConfigError
-from replicas.compatibility.stored import read_headers
+from replicas.compatibility.stored import TensorHeader, read_headers
 from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.engine.decoder_config import DecoderConfig, load_config
 from replicas.engine.footprint import NARROW, Footprint, model_footprint, tensor_shapes
@@ -55,10 +55,19 @@ def stored_footprint(folder: Path, config: DecoderConfig, dtype: str) -> Footpri
     """What the model in a folder consists of once it is loaded in `dtype`. Raises ConfigError."""
     headers = read_headers(folder)
     cut = headers.pop(DRAFT_TO_TARGET, None)
+    is_narrow = _is_narrow(headers, config, dtype)
+    return model_footprint(config, is_narrow=is_narrow, head_rows=math.prod(cut.shape) if cut else None)
+
+
+def is_stored_narrow(folder: Path, config: DecoderConfig, dtype: str) -> bool:
+    """Whether all values of the model in a folder are of a `NARROW` format, loaded in `dtype`. Raises ConfigError."""
+    return _is_narrow(read_headers(folder), config, dtype)
+
+
+def _is_narrow(headers: Mapping[str, TensorHeader], config: DecoderConfig, dtype: str) -> bool:
     known = tensor_shapes(config)
     formats = {header.number_format for name, header in headers.items() if name in known}
-    is_narrow = dtype in NARROW or formats <= NARROW
-    return model_footprint(config, is_narrow=is_narrow, head_rows=math.prod(cut.shape) if cut else None)
+    return dtype in NARROW or formats <= NARROW
 
 
 def _available_bytes(device: torch.device) -> int:

@@ -66,11 +66,14 @@ class Formats:
             return head.bytes_in(self.on_cpu)
         return self.head_number_bytes * (head.parameters + (head.copied.numbers if head.copied else 0))
 
+    def is_narrow(self, model: Architecture) -> bool:
+        """Whether the values of a model that is kept in the target's dtype are of a `NARROW` format."""
+        return self.weights in NARROW or model.stored_format in NARROW
+
     def _on_cpu(self, model: Architecture, head_rows: int | None) -> float:
         assert self.on_cpu is not None
-        is_narrow = self.weights in NARROW or model.stored_format in NARROW
         config = parse_config(dict(model.values), model.name)
-        return model_footprint(config, is_narrow=is_narrow, head_rows=head_rows).bytes_in(self.on_cpu)
+        return model_footprint(config, is_narrow=self.is_narrow(model), head_rows=head_rows).bytes_in(self.on_cpu)
 
 
 def formats_here(weights: str) -> Formats:

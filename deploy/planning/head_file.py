@@ -27,8 +27,13 @@ class HeadOnDisk:
     config: StoredHead
 
 
-def read_head_file(method: str, folder: str, draft_length: int, target: Architecture) -> HeadOnDisk:
-    """The head in a folder. Raises ConfigError where there is none of this method, or it does not fit the target."""
+def read_head_file(
+    method: str, folder: str, draft_length: int, target: Architecture, *, is_target_narrow: bool
+) -> HeadOnDisk:
+    """The head in a folder; `is_target_narrow` as for `head_footprint`.
+
+    Raises ConfigError where there is none of this method, or it does not fit the target.
+    """
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise ConfigError(f"proposer '{method}:{folder}': no such folder; write '{method}' alone for one of usual size")
@@ -48,7 +53,8 @@ def read_head_file(method: str, folder: str, draft_length: int, target: Architec
         if not finding.is_ok:
             raise ConfigError(f"proposer '{method}:{folder}' does not fit {target.name}: {finding.problem}")
     narrow = {name for name, header in headers.items() if header.number_format in NARROW}
-    return HeadOnDisk(head_footprint(shapes, narrow), math.prod(shapes.get(EMBEDDING, (0,))), config)
+    footprint = head_footprint(shapes, narrow, is_target_narrow=is_target_narrow)
+    return HeadOnDisk(footprint, math.prod(shapes.get(EMBEDDING, (0,))), config)
 
 
 def cut_head_rows(model: str) -> int | None:

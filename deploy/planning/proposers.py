@@ -171,7 +171,9 @@ def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
 
     An EAGLE-1 head reads the target's output head too, whole or the rows of the tokens that it can draft.
     """
-    head = read_head_file(spec.method, folder, spec.draft_length, host.target)
+    head = read_head_file(
+        spec.method, folder, spec.draft_length, host.target, is_target_narrow=host.formats.is_narrow(host.target)
+    )
     if spec.method == "medusa":
         return _one_pass_heads(spec, head.footprint, host)
     config, layer = head.config, _one_layer(host.target)

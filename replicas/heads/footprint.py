@@ -12,16 +12,17 @@ INDEXES = frozenset({"d2t", "t2d", "token_map"})
 """Tables of token ids, which are no parameters."""
 
 
-def head_footprint(shapes: Mapping[str, Shape], narrow: Container[str]) -> Footprint:
+def head_footprint(shapes: Mapping[str, Shape], narrow: Container[str], *, is_target_narrow: bool) -> Footprint:
     """Of an EAGLE, EAGLE-3 or Medusa head; `narrow` as for `footprint_of`. Indexes count as nothing.
 
     A `d2t` without an output layer of the head's own names rows of the target's, which are laid out for the head again.
+    `is_target_narrow` says of their values what `narrow` says of the head's own.
     """
     kept = {name: _kept(name, shape, shapes) for name, shape in shapes.items() if name not in INDEXES}
     own = footprint_of(kept, narrow)
     if "d2t" not in shapes or "lm_head.weight" in shapes or "fc.weight" not in shapes:
         return own
-    return replace(own, copied=LinearSize(math.prod(shapes["d2t"]), shapes["fc.weight"][0], "fc.weight" in narrow))
+    return replace(own, copied=LinearSize(math.prod(shapes["d2t"]), shapes["fc.weight"][0], is_target_narrow))
 
 
 def _kept(name: str, shape: Shape, shapes: Mapping[str, Shape]) -> Shape:

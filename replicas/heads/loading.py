@@ -40,12 +40,15 @@ class PublishedHead:
             return eagle3_taps(self.checkpoint, layers, are_outputs=self.config.eagle_aux_layers == "output")
         return (layers,)
 
-    def bytes_needed(self, kv_tokens: int, keeping: Keeping) -> int:
-        """Weights as they are kept, and an EAGLE layer's keys and values; ConfigError for a wrong config."""
+    def bytes_needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> int:
+        """Weights as they are kept, and an EAGLE layer's keys and values; ConfigError for a wrong config.
+
+        `is_target_narrow` as for `head_footprint`.
+        """
         formats = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self.checkpoint.tensors.items()}
         shapes = {name: tuple(tensor.shape) for name, tensor in self.checkpoint.tensors.items()}
         narrow = {name for name, number_format in formats.items() if number_format in NARROW}
-        weights = head_footprint(shapes, narrow).bytes_in(keeping)
+        weights = head_footprint(shapes, narrow, is_target_narrow=is_target_narrow).bytes_in(keeping)
         if self.config.method == "medusa":
             return weights
         own = self.checkpoint.config.get("transformer_layer_config") or self.checkpoint.config

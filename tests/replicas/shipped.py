@@ -102,8 +102,10 @@ class ShippedHeads:
     def taps(self, layers: int) -> tuple[int, ...]:
         return tuple(sorted({tap for head in self._heads.values() for tap in head.taps(layers)}))
 
-    def bytes_needed(self, kv_tokens: int, keeping: Keeping) -> int:
-        return sum(head.bytes_needed(kv_tokens, keeping) for head in self._heads.values())
+    def bytes_needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> int:
+        return sum(
+            head.bytes_needed(kv_tokens, keeping, is_target_narrow=is_target_narrow) for head in self._heads.values()
+        )
 
     def on(self, target: TargetModel) -> Iterator[tuple[str, ReadingProposer, FeatureReader]]:
         """Each with its name and a reader that shows it its own states."""

@@ -112,15 +112,26 @@ def test_a_loaded_model_keeps_no_file_mapped(tmp_path: Path) -> None:
 
 def test_rows_that_a_head_borrows_are_counted_in_every_layout_and_are_no_parameters_of_its_own() -> None:
     shapes = {"fc.weight": (576, 1152), "d2t": (100,)}
-    head = head_footprint(shapes, narrow={"fc.weight"})
+    head = head_footprint(shapes, narrow={"fc.weight"}, is_target_narrow=True)
     assert head.copied == LinearSize(100, 576, True)
     assert head.parameters == 576 * 1152
     assert head.bytes_in(Keeping(2, Layout.PLAIN)) == 2 * (576 * 1152 + 100 * 576)
     assert head.bytes_in(Keeping(4, Layout.HALF)) == 2 * (576 * 1536 + 112 * 1024)
-    assert head_footprint(shapes | {"lm_head.weight": (100, 576)}, narrow=()).copied is None
+    own_output = shapes | {"lm_head.weight": (100, 576)}
+    assert head_footprint(own_output, narrow=(), is_target_narrow=True).copied is None
+
+
+@pytest.mark.parametrize("is_target_narrow", [True, False])
+def test_borrowed_rows_are_as_narrow_as_the_target_whatever_the_head_is(is_target_narrow: bool) -> None:
+    shapes = {"fc.weight": (576, 1152), "d2t": (100,)}
+    for narrow in ((), {"fc.weight"}):
+        head = head_footprint(shapes, narrow, is_target_narrow=is_target_narrow)
+        assert head.copied == LinearSize(100, 576, is_target_narrow)
+        assert head.linears == (LinearSize(576, 1152, bool(narrow)),)
 
 
 def test_medusas_output_layers_are_cut_to_their_token_map() -> None:
     shapes = {"blocks.0.layers.0.weight": (8, 8), "lm_head.weight": (50, 8), "token_map": (20,)}
-    assert head_footprint(shapes, narrow=()).parameters == 64 + 20 * 8
-    assert head_footprint(shapes | {"lm_head.weight": (20, 8)}, narrow=()).parameters == 64 + 20 * 8
+    for rows in (50, 20):
+        stored = shapes | {"lm_head.weight": (rows, 8)}
+        assert head_footprint(stored, narrow=(), is_target_narrow=True).parameters == 64 + 20 * 8

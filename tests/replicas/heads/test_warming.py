@@ -40,7 +40,7 @@ def test_what_a_head_needs_is_its_tensors_and_the_cache_that_it_will_make(
         head = head_from(files, tmp_path / "again")
         cache = proposer_on(head, Tree.chain(2), kv_tokens=KV_TOKENS)._cache
         made = [cache.keys.nbytes, cache.values.nbytes]
-    assert published.bytes_needed(KV_TOKENS, Keeping(4, layout)) == weights + sum(made)
+    assert published.bytes_needed(KV_TOKENS, Keeping(4, layout), is_target_narrow=False) == weights + sum(made)
 
 
 def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
@@ -55,9 +55,27 @@ def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
     monkeypatch.setattr(memory_check, "_available_bytes", lambda device: alone)
     monkeypatch.setattr(memory_check, "GIB", 1)
     load_target(model, engine, lambda line: None)
-    monkeypatch.setattr(type(head), "bytes_needed", lambda self, kv_tokens, keeping: 2**20)
+    monkeypatch.setattr(type(head), "bytes_needed", lambda self, kv_tokens, keeping, **of_target: 2**20)
     with pytest.raises(ConfigError, match=r"KV cache .*, head 1048576.00\), .* available"):
         load_target(model, engine, lambda line: None, head)
+
+
+@pytest.mark.parametrize(("dtype", "is_narrow"), [("bfloat16", True), ("float32", False)])
+def test_a_head_is_told_whether_the_rows_that_it_may_borrow_are_narrow(
+    dtype: str, is_narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The target is stored in float32, so only loading it in bfloat16 makes it so."""
+    sizes = {**SIZES, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 8, "vocab_size": VOCABULARY}
+    model = ModelConfig(model=str(tiny_model_folder(tmp_path / "target", LlamaConfig(**sizes))), dtype=dtype)
+    head = read_head(config_for("eagle", eagle().write(tmp_path / "eagle")), lambda line: None)
+    told: list[bool] = []
+    monkeypatch.setattr(
+        type(head),
+        "bytes_needed",
+        lambda self, kv_tokens, keeping, is_target_narrow: told.append(is_target_narrow) or 0,
+    )
+    load_target(model, EngineConfig(kv_cache_tokens=KV_TOKENS, threads=1, device="cpu"), lambda line: None, head)
+    assert told == [is_narrow]
 
 
 def test_warming_up_drafts_for_one_and_for_all_and_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
