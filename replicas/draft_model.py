@@ -16,7 +16,7 @@ from replicas.draft_engine import DraftEngine
 from replicas.engine.decoder_config import load_config, shares_embedding
 from replicas.engine.model import Model, load_model
 from replicas.engine.sampling import Sampler
-from replicas.loading import cache_tokens, choose_device, graph_bytes, step_recorder, warm_up
+from replicas.loading import cache_tokens, choose_device, graph_memory, step_recorder, warm_up
 from replicas.memory_check import check_memory
 from replicas.model_store import resolve_model
 from replicas.speculation.draft_session import DraftLimits
@@ -89,7 +89,7 @@ def _load_model(
         kv_tokens=kv_tokens,
         device=torch.device(device),
         layers=speculative.layers,
-        beside=graph_bytes(device, engine),
+        beside=graph_memory(device, engine),
     )
     model = load_model(
         folder,

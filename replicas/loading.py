@@ -12,6 +12,7 @@ from fleet.clock import Clock, Deadline
 from fleet.config import EngineConfig
 from fleet.errors import ConfigError
 from replicas.engine.decoder_config import DecoderConfig
+from replicas.engine.footprint import Needed
 from replicas.engine.graphs.recording import CudaRecorder, Recorder
 from replicas.engine.graphs.shape import FIRST_KEYS
 from replicas.engine.graphs.steps import MOST_GRAPHS, RESERVED_BYTES
@@ -49,9 +50,9 @@ def step_recorder(device: str, engine: EngineConfig) -> Recorder | None:
     return CudaRecorder() if _has_graphs(device, engine) else None
 
 
-def graph_bytes(device: str, engine: EngineConfig) -> dict[str, int]:
+def graph_memory(device: str, engine: EngineConfig) -> dict[str, Needed]:
     """What recorded steps need beside weights and cache, by name; nothing where none are recorded."""
-    return {"CUDA graphs": RESERVED_BYTES} if _has_graphs(device, engine) else {}
+    return {"CUDA graphs": Needed(RESERVED_BYTES)} if _has_graphs(device, engine) else {}
 
 
 def _has_graphs(device: str, engine: EngineConfig) -> bool:

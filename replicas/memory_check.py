@@ -14,7 +14,7 @@ from fleet.errors import ConfigError
 from replicas.compatibility.stored import TensorHeader, read_headers
 from replicas.engine.cut_vocabulary import DRAFT_TO_TARGET
 from replicas.engine.decoder_config import DecoderConfig, load_config
-from replicas.engine.footprint import NARROW, Footprint, model_footprint, tensor_shapes
+from replicas.engine.footprint import NARROW, Footprint, Needed, model_footprint, tensor_shapes
 from replicas.engine.linear import keeping_on
 from replicas.engine.model import kv_bytes_per_token
 
@@ -30,20 +30,21 @@ def check_memory(
     kv_tokens: int,
     device: torch.device,
     layers: int | None = None,
-    beside: Mapping[str, int] = MappingProxyType({}),
+    beside: Mapping[str, Needed] = MappingProxyType({}),
 ) -> None:
     """ConfigError before anything is loaded where weights and KV cache cannot fit into what is free now.
 
-    `beside` is what else is needed on the device: bytes by name.
+    `beside` is what else is needed on the device, by name.
     """
     config = load_config(folder, layers=layers)
     footprint, keeping = stored_footprint(folder, config, dtype), keeping_on(device, dtype)
     weights = footprint.bytes_in(keeping)
     cache = kv_tokens * kv_bytes_per_token(config, dtype, device.type)
-    working = max(WORKING_BYTES, footprint.loading_bytes(keeping))
-    needed, available = weights + cache + sum(beside.values()) + working, _available_bytes(device)
+    working = max(WORKING_BYTES, footprint.loading_bytes(keeping), *(each.loading for each in beside.values()))
+    needed = weights + cache + sum(each.kept for each in beside.values()) + working
+    available = _available_bytes(device)
     if needed > available:
-        others = "".join(f", {name} {size / GIB:.2f}" for name, size in beside.items())
+        others = "".join(f", {name} {each.kept / GIB:.2f}" for name, each in beside.items())
         raise ConfigError(
             f"the model needs {needed / GIB:.2f} GiB on {device.type} (weights {weights / GIB:.2f}, "
             f"KV cache {cache / GIB:.2f}{others}), {available / GIB:.2f} GiB available; "

@@ -13,10 +13,10 @@ from fleet.config import EngineConfig, ModelConfig
 from fleet.errors import ConfigError, OutOfMemory
 from fleet.tokenizer import Tokenizer
 from replicas.engine.decoder_config import context_length, load_config
-from replicas.engine.footprint import Keeping
+from replicas.engine.footprint import Keeping, Needed
 from replicas.engine.linear import keeping_on
 from replicas.engine.model import DecoderModel, load_model
-from replicas.loading import cache_tokens, choose_device, graph_bytes, step_recorder, warm_up
+from replicas.loading import cache_tokens, choose_device, graph_memory, step_recorder, warm_up
 from replicas.memory_check import check_memory, is_stored_narrow
 from replicas.model_store import resolve_model
 
@@ -41,7 +41,7 @@ class TargetHead(Protocol):
     def taps(self, layers: int) -> tuple[int, ...]:
         """The states that it reads of a model of so many layers. Raises ConfigError."""
 
-    def bytes_needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> int:
+    def needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> Needed:
         """Its weights, and its cache beside one of the target for so many tokens. Raises ConfigError.
 
         `is_target_narrow`: whether the target's values are of a `NARROW` format.
@@ -63,11 +63,11 @@ def load_target(
     decoder = load_config(folder)
     context = context_length(decoder, config.max_model_len)
     kv_tokens = cache_tokens(decoder, engine, context, dtype=config.dtype, device=device)
-    beside = graph_bytes(device, engine)
+    beside = graph_memory(device, engine)
     if head is not None:
         keeping = keeping_on(torch.device(device), config.dtype)
         is_narrow = is_stored_narrow(folder, decoder, config.dtype)
-        beside["head"] = head.bytes_needed(kv_tokens, keeping, is_target_narrow=is_narrow)
+        beside["head"] = head.needed(kv_tokens, keeping, is_target_narrow=is_narrow)
     check_memory(folder, dtype=config.dtype, kv_tokens=kv_tokens, device=torch.device(device), beside=beside)
     progress(f"loading {config.model} in {config.dtype} on {device}, KV cache for {kv_tokens} tokens")
     try:

@@ -57,6 +57,15 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """Bytes that something takes on a device."""
+
+    kept: int
+    loading: int = 0
+    """Besides, for a moment of being loaded; two things are never loaded at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class Footprint:
     """What a loaded model consists of."""
 

@@ -20,6 +20,7 @@ from replicas.engine.linear import Linear, make_linear
 
 Reorder = Callable[[Tensor], Tensor]
 PICKLED = (".bin", ".pt", ".pth")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,23 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A config as written and the tensors by name; as read, on the CPU and in the dtype of the file."""
+    """A config as written and the tensors by name. What is taken of them is a copy: no file need stay mapped."""
 
     name: str
     """What messages call it."""
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
+    """As read: on the CPU and in the dtype of the file."""
+    device: torch.device = CPU
+    """Where they are taken to."""
+    dtype: torch.dtype | None = None
+    """What floating-point tensors become then; None: they stay as they are."""
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor of that name and shape; ConfigError that says what is there instead."""
+        """A copy of the tensor of that name and shape; ConfigError that says what is there instead."""
+        return self._taken(self._stored(name, *shape))
+
+    def _stored(self, name: str, *shape: int) -> Tensor:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ConfigError(f"{self.name} has no tensor '{name}'; it has {_some(self.tensors)}")
@@ -54,25 +63,26 @@ class Checkpoint:
     def linear(self, name: str, rows: int, columns: int, reorder: Reorder | None = None) -> Linear:
         """The layer `name.weight` [rows, columns] with `name.bias` [rows] exactly where the file has one.
 
-        `reorder` is applied to the rows of both.
+        `reorder` is applied to the rows of both, as they are stored.
         """
-        weight = self.take(f"{name}.weight", rows, columns)
-        bias = self.take(f"{name}.bias", rows) if f"{name}.bias" in self.tensors else None
-        if reorder is not None:
-            weight, bias = reorder(weight), None if bias is None else reorder(bias)
-        return make_linear(weight, bias)
+
+        def taken(kind: str, *shape: int) -> Tensor:
+            stored = self._stored(f"{name}.{kind}", *shape)
+            return self._taken(stored if reorder is None else reorder(stored))
+
+        weight = taken("weight", rows, columns)
+        return make_linear(weight, taken("bias", rows) if f"{name}.bias" in self.tensors else None)
 
     def norm(self, name: str, width: int, epsilon: float) -> Norm:
         """The RMS norm `name.weight` [width]."""
         return Norm(self.take(f"{name}.weight", width), epsilon)
 
     def placed(self, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-        """Copies on a device, with floating-point tensors in the dtype to compute in: the file need not stay mapped."""
-        tensors = {
-            name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
-            for name, tensor in self.tensors.items()
-        }
-        return replace(self, tensors=tensors)
+        """The same, to be taken to a device in the dtype to compute in: each when it is asked for, not all at once."""
+        return replace(self, device=device, dtype=dtype)
+
+    def _taken(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

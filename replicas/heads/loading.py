@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fleet.clock import Clock
 from fleet.config import SpeculativeConfig
 from fleet.errors import ConfigError, OutOfMemory
-from replicas.engine.footprint import NARROW, Keeping
+from replicas.engine.footprint import NARROW, Keeping, Needed
 from replicas.engine.model import DecoderModel, allocation_failures
 from replicas.engine.sampling import Sampler
 from replicas.heads.cache import CacheShape, HeadCache
@@ -40,7 +40,7 @@ class PublishedHead:
             return eagle3_taps(self.checkpoint, layers, are_outputs=self.config.eagle_aux_layers == "output")
         return (layers,)
 
-    def bytes_needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> int:
+    def needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> Needed:
         """Weights as they are kept, and an EAGLE layer's keys and values; ConfigError for a wrong config.
 
         `is_target_narrow` as for `head_footprint`.
@@ -48,12 +48,14 @@ class PublishedHead:
         formats = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self.checkpoint.tensors.items()}
         shapes = {name: tuple(tensor.shape) for name, tensor in self.checkpoint.tensors.items()}
         narrow = {name for name, number_format in formats.items() if number_format in NARROW}
-        weights = head_footprint(shapes, narrow, is_target_narrow=is_target_narrow).bytes_in(keeping)
+        footprint = head_footprint(shapes, narrow, is_target_narrow=is_target_narrow)
+        weights, loading = footprint.bytes_in(keeping), footprint.loading_bytes(keeping)
         if self.config.method == "medusa":
-            return weights
+            return Needed(weights, loading)
         own = self.checkpoint.config.get("transformer_layer_config") or self.checkpoint.config
         layer = layer_config(self.checkpoint.name, own)
-        return weights + 2 * kv_tokens * layer.kv_heads * layer.head_width * keeping.number_bytes
+        cache = 2 * kv_tokens * layer.kv_heads * layer.head_width * keeping.number_bytes
+        return Needed(weights + cache, loading)
 
     def on(self, model: DecoderModel, name: str, sampler: Sampler, clock: Clock) -> tuple[ReadingProposer, Tree]:
         """The head on a loaded target, with the tree it drafts; ConfigError where the two do not fit."""

@@ -95,16 +95,17 @@ def _converted_outputs(checkpoint: Checkpoint, target: Shared, count: int) -> tu
     names = [f"lm_heads.{head}" for head in range(count)]
     if checkpoint.config.get("original_lm_head") is True:
         names = ["lm_head" if "lm_head.weight" in checkpoint.tensors else "lm_heads.0"] * count
-    token_map = checkpoint.tensors.get("token_map")
-    if token_map is None:
+    if "token_map" not in checkpoint.tensors:
         layers = {name: _output(checkpoint, target, name) for name in set(names)}
         return [layers[name] for name in names], None
+    token_map = checkpoint.take("token_map", *checkpoint.tensors["token_map"].shape)
     vocabulary = cut_vocabulary(token_map, target.vocab_size, f"{checkpoint.name}: 'token_map'")
-    layers = {name: _mapped_output(checkpoint, target, name, vocabulary.token_ids) for name in set(names)}
+    layers = {name: _mapped_output(checkpoint, target, name, vocabulary.token_ids.cpu()) for name in set(names)}
     return [layers[name] for name in names], vocabulary
 
 
 def _mapped_output(checkpoint: Checkpoint, target: Shared, name: str, target_ids: Tensor) -> Linear:
+    """An output layer for these tokens, int64 [n] on the CPU."""
     if _rows(checkpoint, name) == len(target_ids):
         return checkpoint.linear(name, len(target_ids), target.hidden_size)
     target.require(checkpoint.name, vocab_size=_rows(checkpoint, name) or target.vocab_size)

@@ -51,7 +51,7 @@ def test_rows_that_a_head_in_16_bits_borrows_are_counted_as_the_target_in_float3
     assert planned > 4 * drafted * hidden
     assert planned == pytest.approx(look(Asked(str(target), "float32", asked, 4000, 200)).proposer_weights, rel=NEAR)
     keeping = keeping_on(torch.device("cpu"), "float32")
-    assert planned == read_head(asked, lambda line: None).bytes_needed(0, keeping, is_target_narrow=False)
+    assert planned == read_head(asked, lambda line: None).needed(0, keeping, is_target_narrow=False).kept
 
 
 def narrow_eagle(vocabulary: int, drafted: int, hidden: int) -> checkpoints.Files:

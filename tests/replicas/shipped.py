@@ -11,7 +11,7 @@ from fleet.clock import SystemClock
 from fleet.config import DEFAULT_MODEL, EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.generation import GenerationRequest
 from replicas.engine.features import FeatureReader, Seen
-from replicas.engine.footprint import Keeping
+from replicas.engine.footprint import Keeping, Needed
 from replicas.engine.loop import Engine
 from replicas.engine.model import DecoderModel, load_model
 from replicas.engine.packing import Segment
@@ -102,10 +102,9 @@ class ShippedHeads:
     def taps(self, layers: int) -> tuple[int, ...]:
         return tuple(sorted({tap for head in self._heads.values() for tap in head.taps(layers)}))
 
-    def bytes_needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> int:
-        return sum(
-            head.bytes_needed(kv_tokens, keeping, is_target_narrow=is_target_narrow) for head in self._heads.values()
-        )
+    def needed(self, kv_tokens: int, keeping: Keeping, *, is_target_narrow: bool) -> Needed:
+        each = [head.needed(kv_tokens, keeping, is_target_narrow=is_target_narrow) for head in self._heads.values()]
+        return Needed(sum(one.kept for one in each), max(one.loading for one in each))
 
     def on(self, target: TargetModel) -> Iterator[tuple[str, ReadingProposer, FeatureReader]]:
         """Each with its name and a reader that shows it its own states."""

@@ -15,7 +15,7 @@ from replicas.engine.graphs.shape import GraphShape
 from replicas.engine.graphs.steps import GATHERED_BYTES, MOST_GRAPHS
 from replicas.engine.model import DecoderModel, load_model
 from replicas.engine.packing import Segment
-from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, graph_bytes, step_recorder, warm_up
+from replicas.loading import MOST_RECORDED, RECORDING_SECONDS, graph_memory, step_recorder, warm_up
 from tests.fakes import ManualClock
 from tests.replicas.engine.graphs.op_recorder import OpRecorder
 from tests.tiny_models import family_configs, tiny_model_folder
@@ -37,8 +37,8 @@ def test_enforce_eager_records_nothing_on_a_gpu() -> None:
 
 
 def test_only_recorded_steps_are_given_memory() -> None:
-    assert graph_bytes("cpu", EngineConfig()) == graph_bytes("cuda", EngineConfig(enforce_eager=True)) == {}
-    assert graph_bytes("cuda", EngineConfig())["CUDA graphs"] > 2 * GATHERED_BYTES
+    assert graph_memory("cpu", EngineConfig()) == graph_memory("cuda", EngineConfig(enforce_eager=True)) == {}
+    assert graph_memory("cuda", EngineConfig())["CUDA graphs"].kept > 2 * GATHERED_BYTES
 
 
 def load(folder: Path, recorder: Recorder, *, kv_tokens: int = 1100) -> DecoderModel:

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from fleet.errors import ConfigError
 from replicas import memory_check
 from replicas.engine.decoder_config import load_config
+from replicas.engine.footprint import Needed
 from replicas.memory_check import GIB, check_memory, stored_footprint
 from tests.tiny_models import tiny_model_folder
 
@@ -47,7 +48,7 @@ def test_what_is_needed_beside_the_model_is_counted_and_named(tmp_path: Path, mo
     folder = tiny_model_folder(tmp_path / "model")
     monkeypatch.setattr(memory_check, "_available_bytes", lambda device: GIB)
     check_memory(folder, dtype="float32", kv_tokens=1, device=CPU)
-    beside = {"CUDA graphs": GIB // 2, "head": GIB // 4}
+    beside = {"CUDA graphs": Needed(GIB // 2), "head": Needed(GIB // 4)}
     with pytest.raises(ConfigError, match=r"needs 1\.\d\d GiB .*, CUDA graphs 0\.50, head 0\.25\)"):
         check_memory(folder, dtype="float32", kv_tokens=1, device=CPU, beside=beside)
 

@@ -122,7 +122,7 @@ def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_th
     )
     floats = [tensor for tensor in head.checkpoint.tensors.values() if tensor.is_floating_point()]
     assert sum(tensor.numel() for tensor in floats) == pytest.approx(proposer.parameters, rel=EXACT)
-    kept = head.bytes_needed(0, Keeping(4, Layout.PLAIN), is_target_narrow=False)
+    kept = head.needed(0, Keeping(4, Layout.PLAIN), is_target_narrow=False).kept
     assert kept == pytest.approx(proposer.weight_bytes, rel=EXACT)
     model = loaded(target, tokens, head.taps(checkpoints.LAYERS))
     drafting, _ = head.on(model, "target", SAMPLER, SystemClock())

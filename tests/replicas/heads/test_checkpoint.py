@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,20 @@ def test_tensors_are_read_from_either_format_but_code_never_runs(tmp_path: Path)
     (hostile / "pytorch_model.bin").write_bytes(pickle.dumps({"fc.weight": Path}, protocol=2))
     with pytest.raises(ConfigError, match="cannot be read as tensors"):
         read_checkpoint(hostile)
+
+
+def test_rows_are_picked_before_they_are_widened_and_what_is_taken_is_a_copy(tmp_path: Path) -> None:
+    files = eagle()
+    files.tensors = {name: tensor.bfloat16() for name, tensor in files.tensors.items()}
+    found = read_checkpoint(files.write(tmp_path)).placed(torch.device("cpu"), torch.float32)
+    picked: list[torch.Tensor] = []
+    found.linear("fc", 16, 32, lambda rows: picked.append(rows[:3]) or picked[-1])  # type: ignore[func-returns-value]
+    assert [tensor.dtype for tensor in picked] == [torch.bfloat16]
+    taken = found.take("fc.weight", 16, 32)
+    assert torch.equal(taken, found.tensors["fc.weight"].float())
+    for each in (found, replace(found, dtype=None)):
+        each.take("fc.weight", 16, 32).zero_()
+    assert found.tensors["fc.weight"].any()
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

@@ -6,18 +6,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import LlamaConfig
 
+from deploy.bench.allocated import allocated_bytes
 from fleet.config import EngineConfig, ModelConfig, SpeculativeConfig
 from fleet.errors import ConfigError
 from replicas import memory_check
-from replicas.engine.footprint import Keeping, Layout
+from replicas.engine.footprint import Keeping, Layout, Needed
+from replicas.engine.linear import Linear, keeping_on, make_linear
+from replicas.engine.model import load_model
+from replicas.heads import checkpoint
 from replicas.heads.loading import read_head
 from replicas.heads.warming import warm_up
 from replicas.speculation.tree import Tree
 from replicas.target_model import load_target
-from tests.replicas.heads.checkpoints import VOCABULARY, Files, eagle, eagle3, medusa
-from tests.replicas.heads.heads_rig import Story, features, head_from, proposer_on
+from tests.fakes import ManualClock
+from tests.replicas.heads.checkpoints import VOCABULARY, Files, eagle, eagle3, medusa, random_tensors
+from tests.replicas.heads.heads_rig import SAMPLER, Story, features, head_from, proposer_on
 from tests.tiny_models import SIZES, tiny_model_folder
 
 KV_TOKENS = 500
@@ -40,7 +46,7 @@ def test_what_a_head_needs_is_its_tensors_and_the_cache_that_it_will_make(
         head = head_from(files, tmp_path / "again")
         cache = proposer_on(head, Tree.chain(2), kv_tokens=KV_TOKENS)._cache
         made = [cache.keys.nbytes, cache.values.nbytes]
-    assert published.bytes_needed(KV_TOKENS, Keeping(4, layout), is_target_narrow=False) == weights + sum(made)
+    assert published.needed(KV_TOKENS, Keeping(4, layout), is_target_narrow=False).kept == weights + sum(made)
 
 
 def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
@@ -55,9 +61,10 @@ def test_a_head_that_does_not_fit_beside_the_target_is_said_before_loading(
     monkeypatch.setattr(memory_check, "_available_bytes", lambda device: alone)
     monkeypatch.setattr(memory_check, "GIB", 1)
     load_target(model, engine, lambda line: None)
-    monkeypatch.setattr(type(head), "bytes_needed", lambda self, kv_tokens, keeping, **of_target: 2**20)
-    with pytest.raises(ConfigError, match=r"KV cache .*, head 1048576.00\), .* available"):
-        load_target(model, engine, lambda line: None, head)
+    for needed, said in ((Needed(2**20), 2**20), (Needed(1, loading=memory_check.WORKING_BYTES + 2**20), 1)):
+        monkeypatch.setattr(type(head), "needed", lambda self, *of_target, needed=needed, **more: needed)
+        with pytest.raises(ConfigError, match=rf"KV cache .*, head {said}.00\), .* available"):
+            load_target(model, engine, lambda line: None, head)
 
 
 @pytest.mark.parametrize(("dtype", "is_narrow"), [("bfloat16", True), ("float32", False)])
@@ -71,11 +78,40 @@ def test_a_head_is_told_whether_the_rows_that_it_may_borrow_are_narrow(
     told: list[bool] = []
     monkeypatch.setattr(
         type(head),
-        "bytes_needed",
-        lambda self, kv_tokens, keeping, is_target_narrow: told.append(is_target_narrow) or 0,
+        "needed",
+        lambda self, kv_tokens, keeping, is_target_narrow: told.append(is_target_narrow) or Needed(0),
     )
     load_target(model, EngineConfig(kv_cache_tokens=KV_TOKENS, threads=1, device="cpu"), lambda line: None, head)
     assert told == [is_narrow]
+
+
+def test_a_head_takes_no_more_while_it_is_loaded_than_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Seen whenever a layer is about to be laid out; all layers widened at once would take three times what is kept."""
+    hidden, vocabulary, heads = 512, 2000, 4
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number in range(heads):
+        shapes |= {f"{number}.0.linear.weight": (hidden, hidden), f"{number}.1.weight": (vocabulary, hidden)}
+    narrow = {name: tensor.bfloat16() for name, tensor in random_tensors(shapes).items()}
+    folder = Files({}, narrow).write(tmp_path / "medusa")
+    config = LlamaConfig(**SIZES | {"hidden_size": hidden, "num_attention_heads": 8, "vocab_size": vocabulary})
+    model = load_model(tiny_model_folder(tmp_path / "model", config), dtype="float32", device="cpu", kv_tokens=8)
+    published = read_head(config_for("medusa", folder), lambda line: None)
+    make_linear(torch.ones(16, 16))  # what the library keeps for itself from its first use on
+    before, taken = allocated_bytes(), []
+
+    def noted(weight: Tensor, bias: Tensor | None = None) -> Linear:
+        taken.append(allocated_bytes() - before)
+        return make_linear(weight, bias)
+
+    monkeypatch.setattr(checkpoint, "make_linear", noted)
+    proposer, _ = published.on(model, "target", SAMPLER, ManualClock())
+    keeping = keeping_on(torch.device("cpu"), "float32")
+    needed = published.needed(0, keeping, is_target_narrow=False)
+    assert len(taken) == 2 * heads
+    assert max(taken) <= needed.kept + needed.loading
+    assert needed.loading == 2 * keeping.number_bytes * vocabulary * hidden
+    assert allocated_bytes() - before == pytest.approx(needed.kept, rel=0.02)
+    assert proposer is not None
 
 
 def test_warming_up_drafts_for_one_and_for_all_and_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
