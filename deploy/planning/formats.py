@@ -9,7 +9,7 @@ from deploy.planning.kv_cache import KvCache, kv_cache
 from deploy.planning.weights import LINEAR_BYTES, count_parameters, plain_bytes, weight_bytes
 from fleet.errors import ConfigError
 from replicas.engine.decoder_config import parse_config
-from replicas.engine.footprint import NARROW, Footprint, Keeping, Layout, model_footprint
+from replicas.engine.footprint import NARROW, Footprint, Keeping, model_footprint
 
 HEAD_BYTES = 2.0
 """Heads stay in 16 bits beside a quantised target; beside one in float32 they are that."""
@@ -27,17 +27,11 @@ class Formats:
     on_cpu: Keeping | None = None
     """What this project's engine does there; None on a GPU."""
 
-    @property
-    def read(self) -> str:
-        """The format in which a pass reads weights. On a CPU rows and columns that only fill up blocks are not read."""
+    def read(self, model: Architecture) -> str:
+        """The format in which a pass reads the weights of a model that is kept in the target's dtype."""
         if self.on_cpu is None:
             return self.weights
-        return "bfloat16" if self.on_cpu.layout is Layout.HALF or self.on_cpu.number_bytes == 2 else "float32"
-
-    @property
-    def head_number_bytes(self) -> float:
-        """Of a head's weight that a pass reads."""
-        return max(HEAD_BYTES, LINEAR_BYTES[self.read])
+        return "bfloat16" if self.on_cpu.weight_bytes(is_narrow=self.is_narrow(model)) == 2 else "float32"
 
     def cache(self, model: Architecture, split: int = 1) -> KvCache:
         """Of a model over so many GPUs. On a CPU the engine keeps every token in every layer, whatever its window."""
@@ -62,13 +56,18 @@ class Formats:
 
     def head_bytes(self, head: Footprint) -> float:
         """All weights of a head."""
-        if self.on_cpu is not None:
-            return head.bytes_in(self.on_cpu)
-        return self.head_number_bytes * (head.parameters + (head.copied.numbers if head.copied else 0))
+        return self._head_on_gpu(head) if self.on_cpu is None else head.bytes_in(self.on_cpu)
+
+    def head_read_bytes(self, read: Footprint) -> float:
+        """What a pass reads of a head: `read` has the target's layers that it uses, and not what it looks up."""
+        return self._head_on_gpu(read) if self.on_cpu is None else read.read_bytes(self.on_cpu)
 
     def is_narrow(self, model: Architecture) -> bool:
         """Whether the values of a model that is kept in the target's dtype are of a `NARROW` format."""
         return self.weights in NARROW or model.stored_format in NARROW
+
+    def _head_on_gpu(self, head: Footprint) -> float:
+        return max(HEAD_BYTES, LINEAR_BYTES[self.weights]) * head.all_numbers
 
     def _on_cpu(self, model: Architecture, head_rows: int | None) -> float:
         assert self.on_cpu is not None

@@ -132,7 +132,9 @@ def make_plan(question: Question) -> Plan:
     alone = plan_memory(deployment)
     for context in question.contexts:
         require_room(alone, context, f"{model.name} in {question.formats.weights}")
-    cost = model_cost(model, question.formats.read, deployment.cache, question.tensor_parallel, TARGET_OVERHEAD_SECONDS)
+    cost = model_cost(
+        model, question.formats.read(model), deployment.cache, question.tensor_parallel, TARGET_OVERHEAD_SECONDS
+    )
     return Plan(
         model=model.name,
         family=model.family,

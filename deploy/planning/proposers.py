@@ -127,7 +127,7 @@ def _lookup(spec: ProposerSpec, host: Host) -> Proposer:
 def _draft_model(spec: ProposerSpec, host: Host) -> Proposer:
     model = find_architecture(str(spec.model))
     cache, rows = host.formats.cache(model, host.split), cut_head_rows(str(spec.model))
-    read = model.stored_format if host.formats.on_cpu is None else host.formats.read
+    read = model.stored_format if host.formats.on_cpu is None else host.formats.read(model)
     cost = model_cost(model, read, cache, host.split, DRAFT_OVERHEAD_SECONDS)
     if rows is not None:
         spared = (model.vocabulary - rows) * model.hidden
@@ -144,7 +144,7 @@ def _eagle(spec: ProposerSpec, host: Host) -> Proposer:
     """EAGLE-1/2 (arXiv:2401.15077): fc [h, 2h] and one layer of the target's shape; embedding and head are its own."""
     target, layer = host.target, _one_layer(host.target)
     own = _footprint((target.hidden, 2 * target.hidden), *_linears(layer, target.hidden))
-    return _head_proposer(spec, layer, own, own.parameters + target.vocabulary * target.hidden, host)
+    return _head_proposer(spec, layer, own, _with_targets_output(own, host), host)
 
 
 def _eagle3(spec: ProposerSpec, host: Host) -> Proposer:
@@ -155,7 +155,7 @@ def _eagle3(spec: ProposerSpec, host: Host) -> Proposer:
         *_linears(layer, 2 * target.hidden),
         (min(EAGLE3_DRAFT_VOCABULARY, target.vocabulary), target.hidden),
     )
-    return _head_proposer(spec, layer, own, own.parameters, host)
+    return _head_proposer(spec, layer, own, own, host)
 
 
 def _medusa(spec: ProposerSpec, host: Host) -> Proposer:
@@ -180,31 +180,36 @@ def _stored_head(spec: ProposerSpec, folder: str, host: Host) -> Proposer:
     heads = config.num_attention_heads or layer.heads
     head_dim = config.head_dim or (config.hidden_size or layer.hidden) // heads
     layer = replace(layer, heads=heads, kv_heads=config.num_key_value_heads or heads, head_dim=head_dim)
-    read = head.footprint.parameters - head.embedding
-    if spec.method == "eagle":  # it has no output layer of its own
-        borrowed = head.footprint.copied
-        read += borrowed.numbers if borrowed else host.target.vocabulary * host.target.hidden
+    read = replace(head.footprint, numbers=head.footprint.numbers - head.embedding)
+    if spec.method == "eagle" and read.copied is None:
+        read = _with_targets_output(read, host)
     return _head_proposer(spec, layer, head.footprint, read, host)
 
 
 def _one_pass_heads(spec: ProposerSpec, own: Footprint, host: Host) -> Proposer:
     """Medusa heads, all of whose weights are read in the one pass."""
-    read = host.formats.head_number_bytes * own.parameters
+    read = host.formats.head_read_bytes(own)
     cost = PassCost(read / host.split, 2.0 * own.parameters / host.split, overhead_seconds=DRAFT_OVERHEAD_SECONDS)
     return Proposer(spec, own.parameters, host.formats.head_bytes(own), NO_CACHE, cost, is_one_pass=True)
 
 
-def _head_proposer(spec: ProposerSpec, layer: Architecture, own: Footprint, read: int, host: Host) -> Proposer:
-    """A one-layer head of whose parameters a pass reads `read`, the target's head included where used."""
+def _head_proposer(spec: ProposerSpec, layer: Architecture, own: Footprint, read: Footprint, host: Host) -> Proposer:
+    """A one-layer head that holds `own`, and of which a pass reads `read`."""
     cache = kv_cache(layer, host.formats.kv_bytes, host.split)
     cost = PassCost(
-        fixed_bytes=host.formats.head_number_bytes * read / host.split,
-        flops_per_token=2.0 * read / host.split,
+        fixed_bytes=host.formats.head_read_bytes(read) / host.split,
+        flops_per_token=2.0 * read.all_numbers / host.split,
         cache=cache,
         attention_flops=attention_flops(layer) / host.split,
         overhead_seconds=DRAFT_OVERHEAD_SECONDS,
     )
     return Proposer(spec, own.parameters, host.formats.head_bytes(own), cache, cost, is_one_pass=False)
+
+
+def _with_targets_output(own: Footprint, host: Host) -> Footprint:
+    """What a head reads whose output layer is the target's."""
+    output = LinearSize(host.target.vocabulary, host.target.hidden, host.formats.is_narrow(host.target))
+    return replace(own, linears=(*own.linears, output))
 
 
 def _one_layer(target: Architecture) -> Architecture:

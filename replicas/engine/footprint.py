@@ -50,10 +50,18 @@ class Keeping:
     """Of embeddings, norms, biases and cached keys and values."""
     layout: Layout
 
+    def weight_bytes(self, *, is_narrow: bool) -> int:
+        """Of one number of a linear layer; those that only fill up blocks are kept, but not read."""
+        return HALF_BYTES if self._is_half(is_narrow) else self.number_bytes
+
     def linear_bytes(self, layer: LinearSize) -> int:
-        if self.layout is Layout.HALF and layer.is_narrow:
+        """Of a whole layer as it is kept."""
+        if self._is_half(layer.is_narrow):
             return HALF_BYTES * _filled(layer.rows, HALF_ROWS) * _filled(layer.columns, HALF_COLUMNS)
         return self.number_bytes * layer.numbers
+
+    def _is_half(self, is_narrow: bool) -> bool:
+        return self.layout is Layout.HALF and is_narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +90,19 @@ class Footprint:
         """Its own numbers."""
         return self.numbers + sum(layer.numbers for layer in self.linears)
 
+    @property
+    def all_numbers(self) -> int:
+        """Its own and those that it copies."""
+        return self.parameters + (self.copied.numbers if self.copied else 0)
+
     def bytes_in(self, keeping: Keeping) -> int:
         """Bytes once all is loaded."""
         return self.numbers * keeping.number_bytes + sum(map(keeping.linear_bytes, self._kept(keeping)))
+
+    def read_bytes(self, keeping: Keeping) -> int:
+        """Bytes that a pass over all of it reads."""
+        layers = sum(keeping.weight_bytes(is_narrow=layer.is_narrow) * layer.numbers for layer in self._kept(keeping))
+        return self.numbers * keeping.number_bytes + layers
 
     def loading_bytes(self, keeping: Keeping) -> int:
         """What the largest layer takes besides while it is laid out: its numbers as read, and once more scaled.

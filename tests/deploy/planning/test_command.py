@@ -18,7 +18,7 @@ from deploy.planning.measured import acceptance_in
 from fleet.errors import ConfigError
 from replicas.engine.decoder_config import parse_config
 from replicas.engine.footprint import LinearSize, model_footprint
-from replicas.engine.linear import keeping_on
+from replicas.engine.linear import FP16_ENGINES, keeping_on
 
 CPU = ("--device", "cpu", "--memory", "16GiB", "--bandwidth", "20GB/s", "--tflops", "0.1")
 METRICS = """\
@@ -100,6 +100,20 @@ def test_on_a_cpu_weights_and_cache_are_planned_as_the_engine_keeps_them_there(p
     assert draft["memory"]["proposer_weights"] == kept, "a draft is kept in the target's dtype"
     heads = medusa["memory"]["proposer_weights"]
     assert heads == 4 * sum(keeping.linear_bytes(LinearSize(rows, 576, True)) for rows in (576, 49152))
+
+
+@pytest.mark.skipif(torch.backends.quantized.engine not in FP16_ENGINES, reason="weights take no half of their bytes")
+def test_on_a_cpu_a_model_stored_in_float32_takes_twice_the_time_to_read(
+    plan: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = json.loads((SHIPPED_MODELS / "smollm2-135m.json").read_text())["config"]
+    slow = ("--device", "cpu", "--memory", "16GiB", "--bandwidth", "1MB/s", "--tflops", "1000", "--dtype", "float32")
+    gains = []
+    for stored in ("bfloat16", "float32"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"dtype": stored, "torch_dtype": stored}))
+        value = answer(plan, str(tmp_path), *slow, "-p", "ngram", "-b", "1", "-c", "1")
+        gains.append(value["proposers"][0]["contexts"][0]["cells"][0]["longest_round_trip_seconds"])
+    assert gains[1] == pytest.approx(2 * gains[0], rel=0.01)
 
 
 def test_on_a_cpu_a_layer_with_a_window_keeps_every_token_as_the_engine_does(plan: Callable[..., Any]) -> None:

@@ -86,6 +86,15 @@ def test_a_tied_head_is_a_copy_in_every_layout_but_the_plain_one() -> None:
     assert replace(footprint, tied_head=None).loading_bytes(Keeping(4, Layout.HALF)) == 8 * 16 * 512
 
 
+def test_what_only_fills_up_blocks_is_kept_but_not_read() -> None:
+    half, wide = LinearSize(10, 500, True), LinearSize(10, 500, False)
+    for layer, read, kept in ((half, 2 * 5000, 2 * 16 * 512), (wide, 4 * 5000, 4 * 5000)):
+        footprint = Footprint((layer,), 100, copied=layer)
+        assert footprint.read_bytes(Keeping(4, Layout.HALF)) == 400 + 2 * read
+        assert footprint.bytes_in(Keeping(4, Layout.HALF)) == 400 + 2 * kept
+        assert footprint.all_numbers == footprint.parameters + 5000 == 10_100
+
+
 @given(st.integers(1, 5000), st.integers(1, 5000), st.booleans())
 def test_no_layout_takes_fewer_bytes_than_its_numbers_have(rows: int, columns: int, is_narrow: bool) -> None:
     layer = LinearSize(rows, columns, is_narrow)
