@@ -86,7 +86,7 @@ def planned(arm: str, room: Room) -> MemoryPlan:
 def measured(arm: str, room: Room) -> Row:
     """Load what was planned, each process of a path in one of its own."""
     plan, proposer = planned(arm, room), proposer_of(arm)
-    tokens = plan.tokens(room.context)
+    tokens = plan.tokens
     asked = Asked(room.model, room.dtype, proposer, tokens, room.context)
     if arm != "draft_model":
         held, resident = _in_its_own_process(asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deploy.planning.architecture import Architecture
 from deploy.planning.kv_cache import KvCache, kv_cache
@@ -34,9 +34,8 @@ class Formats:
         return "bfloat16" if self.on_cpu.weight_bytes(is_narrow=self.is_narrow(model)) == 2 else "float32"
 
     def cache(self, model: Architecture, split: int = 1) -> KvCache:
-        """Of a model over so many GPUs. On a CPU the engine keeps every token in every layer, whatever its window."""
-        kept = model if self.on_cpu is None else replace(model, windows=(None,) * len(model.windows))
-        return kv_cache(kept, self.kv_bytes, split)
+        """Of a model over so many GPUs."""
+        return kv_cache(model, self.kv_bytes, split)
 
     def target_bytes(self, target: Architecture) -> float:
         """All weights of the target. Raises ConfigError where the engine has no CPU path for it."""

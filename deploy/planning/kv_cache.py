@@ -1,4 +1,4 @@
-"""How much cache does a token take, and a sequence? Grouped heads, latents, sliding windows, split over GPUs."""
+"""How much cache does a token take, and how much of it is read? Grouped heads, latents, windows, split over GPUs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class KvCache:
     bytes_per_layer: float
     """Of one token, on one GPU."""
     windows: tuple[tuple[int | None, int], ...]
-    """Tokens that a layer keeps, None for all, and how many layers do so."""
+    """Tokens that a layer looks back at, None for all, and how many layers do so. It keeps all of them nevertheless."""
 
     @property
     def bytes_per_token(self) -> float:
-        """Of one token in all layers, while no window is full."""
+        """Of one token in all layers, for as long as its sequence has a place."""
         return self.bytes_per_layer * sum(layers for _, layers in self.windows)
 
-    def sequence_bytes(self, tokens: int) -> float:
-        """Of one sequence so long."""
-        return self.bytes_per_layer * self.kept_tokens(tokens)
+    def read_bytes(self, tokens: int) -> float:
+        """What a token of a sequence so long reads."""
+        return self.bytes_per_layer * self.seen_tokens(tokens)
 
-    def kept_tokens(self, tokens: int) -> int:
-        """Summed over the layers; a layer with a window keeps no more than that."""
+    def seen_tokens(self, tokens: int) -> int:
+        """Summed over the layers; one with a window reads no more than that."""
         return sum(layers * min(tokens, window or tokens) for window, layers in self.windows)
 
 

@@ -40,20 +40,21 @@ class MemoryPlan:
         """Bytes left for the cache; negative where nothing fits."""
         return self.usable - self.weights - self.reserve - self.proposer_weights
 
-    def tokens(self, context: int) -> int:
-        """Tokens that can be cached at once, in sequences of this length."""
-        return max(0, int(self.cache * context / self._sequence_bytes(context)))
+    @property
+    def tokens(self) -> int:
+        """Tokens that can be cached at once."""
+        return max(0, int(self.cache / self._token_bytes))
 
     def sequences(self, context: int) -> int:
         """Sequences of this length that can run at once, each with room for its drafts and the bonus.
 
-        N = ⌊cache / (KV(S) + (k + 1)·(kv_target + kv_draft))⌋.
+        N = ⌊cache / ((S + k + 1)·(kv_target + kv_draft))⌋.
         """
-        lookahead = (self.draft_length + 1) * (self.target_cache.bytes_per_token + self.proposer_cache.bytes_per_token)
-        return max(0, int(self.cache / (self._sequence_bytes(context) + lookahead)))
+        return max(0, int(self.cache / ((context + self.draft_length + 1) * self._token_bytes)))
 
-    def _sequence_bytes(self, context: int) -> float:
-        return self.target_cache.sequence_bytes(context) + self.proposer_cache.sequence_bytes(context)
+    @property
+    def _token_bytes(self) -> float:
+        return self.target_cache.bytes_per_token + self.proposer_cache.bytes_per_token
 
 
 def plan_memory(deployment: Deployment, proposer: Proposer | None = None) -> MemoryPlan:

@@ -188,7 +188,7 @@ def _proposer_plan(question: Question, deployment: Deployment, cost: PassCost, s
 
 
 def _own_gpu_bytes(proposer: Proposer, memory: MemoryPlan, question: Question) -> float:
-    needed = max(proposer.cache.sequence_bytes(c) * memory.sequences(c) for c in question.contexts)
+    needed = max(proposer.cache.bytes_per_token * c * memory.sequences(c) for c in question.contexts)
     return proposer.weight_bytes + needed + question.reserve_bytes
 
 
@@ -202,9 +202,7 @@ def _memory_row(plan: MemoryPlan, alone: MemoryPlan, contexts: tuple[int, ...]) 
         kv_bytes_per_token=plan.target_cache.bytes_per_token,
         proposer_kv_bytes_per_token=plan.proposer_cache.bytes_per_token,
         capacities=tuple(
-            Capacity(
-                context, plan.tokens(context), plan.sequences(context), 1 - plan.tokens(context) / alone.tokens(context)
-            )
+            Capacity(context, plan.tokens, plan.sequences(context), 1 - plan.tokens / alone.tokens)
             for context in contexts
         ),
     )

@@ -55,8 +55,8 @@ def pass_seconds(cost: PassCost, gpu: Gpu, load: Load, query: int) -> float:
     tokens = load.batch * query
     weights = max(_weight_bytes(cost, tokens) / gpu.usable_bandwidth, cost.flops_per_token * tokens / gpu.usable_flops)
     attention = max(
-        load.batch * cost.cache.sequence_bytes(load.context) / gpu.usable_bandwidth,
-        tokens * cost.attention_flops * cost.cache.kept_tokens(load.context) / gpu.usable_flops,
+        load.batch * cost.cache.read_bytes(load.context) / gpu.usable_bandwidth,
+        tokens * cost.attention_flops * cost.cache.seen_tokens(load.context) / gpu.usable_flops,
     )
     return weights + attention + cost.overhead_seconds
 

@@ -78,7 +78,7 @@ def narrow_eagle(vocabulary: int, drafted: int, hidden: int) -> checkpoints.File
 def test_on_the_real_model_bytes_tokens_and_sequences_are_within_a_twentieth_of_the_plan(arm: str, dtype: str) -> None:
     room = Room(1024 * MIB, 512, dtype)
     plan, proposer = planned(arm, room), proposer_of(arm)
-    tokens = plan.tokens(room.context)
+    tokens = plan.tokens
     held = look(Asked(room.model, dtype, proposer, tokens, room.context))
     if arm == "draft_model":  # the target of it is loaded in another process, and as large as the baseline's
         held = _with_target(held, look(Asked(room.model, dtype, None, tokens, room.context)))

@@ -116,11 +116,13 @@ def test_on_a_cpu_a_model_stored_in_float32_takes_twice_the_time_to_read(
     assert gains[1] == pytest.approx(2 * gains[0], rel=0.01)
 
 
-def test_on_a_cpu_a_layer_with_a_window_keeps_every_token_as_the_engine_does(plan: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_layer_with_a_window_keeps_every_token_as_the_engine_does(plan: Callable[..., Any], device: str) -> None:
     room = ("--memory", "256GiB", "--bandwidth", "20GB/s", "--tflops", "0.1")
-    row = answer(plan, "gemma-3-27b", "--device", "cpu", *room, "-p", "ngram", "-c", "4096")["baseline"]
+    row = answer(plan, "gemma-3-27b", "--device", device, *room, "-p", "ngram", "-c", "8192")["baseline"]
     (capacity,) = row["capacities"]
-    assert capacity["tokens"] * row["kv_bytes_per_token"] == pytest.approx(row["kv_cache"], rel=0.05)
+    assert capacity["tokens"] * row["kv_bytes_per_token"] == pytest.approx(row["kv_cache"], rel=0.001)
+    assert capacity["sequences"] == capacity["tokens"] // (8192 + 1)
 
 
 def test_deepseek_fits_eight_gpus_in_its_stored_fp8(plan: Callable[..., Any]) -> None:

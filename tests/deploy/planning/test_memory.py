@@ -6,15 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 
 from deploy.planning.config_file import find_architecture
-from deploy.planning.kv_cache import kv_cache
-from deploy.planning.memory import plan_memory, require_room
+from deploy.planning.kv_cache import NO_CACHE, kv_cache
+from deploy.planning.memory import MemoryPlan, plan_memory, require_room
 from deploy.planning.weights import weight_bytes
 from fleet.errors import ConfigError
+from replicas.engine.decoder_config import load_config
+from replicas.engine.kv_arena import KvArena
+from replicas.engine.model import kv_bytes_per_token
 from tests.deploy.planning.references import GIB, deployment, proposer
+from tests.tiny_models import family_configs, tiny_model_folder
 
 DRAFT_1B = "draft_model:meta-llama/Llama-3.2-1B-Instruct"
 DRAFT_8B = "draft_model:meta-llama/Llama-3.1-8B-Instruct"
@@ -38,7 +44,7 @@ def test_cached_tokens_agree_with_the_reference(
     model: str, gpu: str, gpus: int, text: str | None, tokens: int, sequences: int | None
 ) -> None:
     plan = plan_memory(deployment(model, gpu, gpus), proposer(text, model, gpus) if text else None)
-    assert plan.tokens(4096) == pytest.approx(tokens, rel=0.003)
+    assert plan.tokens == pytest.approx(tokens, rel=0.003)
     if sequences is not None:
         assert abs(plan.sequences(4096) - sequences) <= 1
 
@@ -60,13 +66,13 @@ def test_a_head_takes_little_and_medusa_no_cache() -> None:
 
 def test_lookup_displaces_nothing_but_the_slots_of_its_drafts() -> None:
     alone, beside = (plan_memory(deployment("llama-3.1-8b", "H200"), p) for p in (None, proposer("ngram")))
-    assert alone.tokens(4096) == beside.tokens(4096)
+    assert alone.tokens == beside.tokens
     assert alone.sequences(4096) - beside.sequences(4096) in (0, 1)
 
 
 def test_a_draft_on_its_own_gpu_displaces_nothing_on_the_targets() -> None:
     alone, apart = (plan_memory(deployment("llama-3.1-8b", "H200"), p) for p in (None, proposer(DRAFT_1B + ",on=own")))
-    assert apart.tokens(4096) == alone.tokens(4096)
+    assert apart.tokens == alone.tokens
     assert apart.proposer_weights == 0
 
 
@@ -78,27 +84,38 @@ def test_a_gpu_keeps_at_least_one_head_and_every_latent() -> None:
 
 
 @pytest.mark.parametrize(("model", "full_layers"), [("gemma-3-27b", 10), ("mistral-7b", 0), ("llama-3.1-8b", 32)])
-def test_only_full_layers_grow_with_a_long_context(model: str, full_layers: int) -> None:
+def test_only_full_layers_read_more_of_a_longer_context(model: str, full_layers: int) -> None:
     cache = kv_cache(find_architecture(model), 2.0)
     assert dict(cache.windows).get(None, 0) == full_layers
-    growth = cache.sequence_bytes(20_001) - cache.sequence_bytes(20_000)
+    growth = cache.read_bytes(20_001) - cache.read_bytes(20_000)
     assert growth == full_layers * cache.bytes_per_layer
 
 
 @given(tokens=st.integers(1, 10_000))
-def test_a_sequence_is_the_sum_of_what_each_layer_keeps(tokens: int) -> None:
+def test_what_is_read_is_the_sum_of_what_each_layer_looks_back_at(tokens: int) -> None:
     """Against counting cached tokens one by one."""
     model = find_architecture("gemma-3-27b")
     cache = kv_cache(model, 2.0)
-    kept = sum(len(range(tokens)[-window:] if window else range(tokens)) for window in model.windows)
-    assert cache.sequence_bytes(tokens) == kept * cache.bytes_per_layer
+    seen = sum(len(range(tokens)[-window:] if window else range(tokens)) for window in model.windows)
+    assert cache.read_bytes(tokens) == seen * cache.bytes_per_layer
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-sliding", "gemma3"])
+def test_a_sequence_takes_what_the_engines_arena_holds_of_it_whatever_the_windows(tmp_path: Path, family: str) -> None:
+    family_configs()[family].save_pretrained(tmp_path)
+    tokens = 100
+    cache = kv_cache(find_architecture(str(tmp_path)), 4.0)
+    arena = KvArena(load_config(tmp_path), tokens, dtype=torch.float32, device=torch.device("cpu"))
+    plan = MemoryPlan(float(arena.size_bytes), 0.0, 0.0, 0.0, cache, NO_CACHE, draft_length=0)
+    assert plan.tokens == tokens
+    assert [plan.sequences(context) for context in (9, 49, 99)] == [10, 2, 1]
 
 
 def test_what_does_not_fit_is_one_line_with_its_parts() -> None:
     plan = plan_memory(deployment("llama-3.1-70b", "H100"))
     with pytest.raises(ConfigError, match=r"does not fit: of 71\.2 GiB usable per GPU weights 131\.4, reserve 2\.0"):
         require_room(plan, 4096, "llama-3.1-70b")
-    assert plan.tokens(4096) == 0
+    assert plan.tokens == 0
     assert plan.sequences(4096) == 0
     require_room(plan_memory(deployment("llama-3.1-8b", "H100")), 4096, "llama-3.1-8b")
 
@@ -106,12 +123,6 @@ def test_what_does_not_fit_is_one_line_with_its_parts() -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3"])
 def test_the_plan_is_what_the_engine_allocates(tmp_path: Path, family: str) -> None:
     """Weights as they lie on disk, and the engine's own figure for a cached token."""
-    from safetensors import safe_open
-
-    from replicas.engine.decoder_config import load_config
-    from replicas.engine.model import kv_bytes_per_token
-    from tests.tiny_models import family_configs, tiny_model_folder
-
     folder = tiny_model_folder(tmp_path / family, family_configs()[family])
     model = find_architecture(str(folder))
     with safe_open(folder / "model.safetensors", framework="np") as tensors:

@@ -96,7 +96,7 @@ def check_sequences(plan: MemoryPlan, tokens: int) -> None:
 @pytest.mark.parametrize("text", ["ngram", "suffix"])
 def test_lookup_leaves_the_whole_cache_to_the_target(target: Path, text: str) -> None:
     plan, _ = planned(target, text)
-    tokens = plan.tokens(CONTEXT)
+    tokens = plan.tokens
     assert arena_bytes(loaded(target, tokens)) == pytest.approx(plan.cache, rel=EXACT)
     check_sequences(plan, tokens)
 
@@ -115,7 +115,7 @@ def test_a_heads_weights_and_its_own_cache_are_those_that_the_plan_takes_from_th
 ) -> None:
     folder = files().write(tmp_path / method)
     plan, proposer = planned(target, f"{method}:{folder}" if is_named else method)
-    tokens = plan.tokens(CONTEXT)
+    tokens = plan.tokens
     head = PublishedHead(
         SpeculativeConfig(method=method, model="head", num_speculative_tokens=LENGTH),  # type: ignore[arg-type]
         read_checkpoint(folder),
@@ -182,7 +182,7 @@ def test_the_shipped_draft_reads_its_layers_and_the_rows_of_the_head_that_it_has
 
 def test_a_draft_model_takes_its_cache_for_as_many_tokens_as_the_target(target: Path, draft: Path) -> None:
     plan, _ = planned(target, f"draft_model:{draft}")
-    tokens = plan.tokens(CONTEXT)
+    tokens = plan.tokens
     taken = arena_bytes(loaded(target, tokens)) + arena_bytes(loaded(draft, tokens))
     assert taken == pytest.approx(plan.cache, rel=EXACT)
     check_sequences(plan, tokens)

@@ -80,6 +80,15 @@ def test_verification_is_free_up_to_about_165_tokens_in_flight() -> None:
     assert H200.free_tokens == pytest.approx(165, abs=1)
 
 
+@pytest.mark.parametrize("batch", [8, 4000])
+def test_a_pass_takes_no_longer_over_tokens_behind_every_window(batch: int) -> None:
+    """Bound by reading, and by computing."""
+    target = find_architecture("mistral-7b")
+    cost = model_cost(target, "bfloat16", kv_cache(target, 2.0), 1, TARGET_OVERHEAD_SECONDS)
+    below, full, beyond = (pass_seconds(cost, H200, Load(batch, tokens), 5) for tokens in (2048, 4096, 8192))
+    assert below < full == beyond
+
+
 def test_compute_bound_speed_up_tends_to_tokens_per_verified_token() -> None:
     pair = pairing("ngram", 0.8)
     limit = Acceptance(0.8).tokens_per_round(4) / 5
