@@ -69,10 +69,11 @@ class Unanswering:
     def __init__(self, model: DecoderModel, states: int) -> None:
         self.vocab_size, self.max_model_len, self.kv_tokens = model.vocab_size, model.max_model_len, model.kv_tokens
         self._width = states * model.config.hidden_size
+        self._dtype = model.embedding.dtype
 
     def forward(self, segments: Sequence[Segment]) -> Forward:
         rows, tokens = sum(each.logit_rows for each in segments), sum(len(each.token_ids) for each in segments)
-        features = torch.zeros(tokens, self._width) if self._width else None
+        features = torch.zeros(tokens, self._width, dtype=self._dtype) if self._width else None
         return Forward(torch.zeros(rows, self.vocab_size), features)
 
     def move(self, source: int, target: int, length: int) -> None:

@@ -45,7 +45,7 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
         return PlainLinear(weight, bias)
     if layout is Layout.HALF:
         scale = fp16_scale(weight)
-        if fits_fp16(weight, scale):
+        if fits_fp16(weight, scale) and (bias is None or bool((bias * scale).isfinite().all())):
             return HalfLinear(weight, bias, scale)
     return PackedLinear(weight, bias)
 
@@ -123,9 +123,12 @@ class HalfLinear:
 
 
 def fp16_scale(weight: Tensor) -> float:
-    """The power of two that brings the largest weight just below 2^15, float16's highest full binade."""
+    """The power of two that brings the largest weight just below 2^15, float16's highest full binade.
+
+    2^127 at the most, float32's own highest: subnormal weights stay smaller.
+    """
     largest = float(weight.abs().max())
-    return 2.0 ** (15 - math.frexp(largest)[1]) if 0 < largest < math.inf else 1.0
+    return 2.0 ** min(127, 15 - math.frexp(largest)[1]) if 0 < largest < math.inf else 1.0
 
 
 def fits_fp16(weight: Tensor, scale: float) -> bool:

@@ -46,6 +46,16 @@ def test_a_row_is_the_same_alone_and_in_any_company(rows: int) -> None:
     assert torch.equal(layer(many[5 : 5 + rows]), layer(many)[5 : 5 + rows])
 
 
+@needs_fp16
+def test_subnormal_weights_are_no_error_and_a_bias_beyond_their_scale_is_kept() -> None:
+    weight = as_bfloat16(torch.tensor([[9e-41, 0.0]]))
+    assert fits_fp16(weight, fp16_scale(weight))
+    assert isinstance(make_linear(weight, torch.tensor([1.0])), HalfLinear)
+    layer = make_linear(weight, torch.tensor([8.0]))
+    assert isinstance(layer, PackedLinear)
+    assert layer(torch.ones(1, 2)).item() == 8.0
+
+
 def test_weights_of_full_float32_stay_as_they_are() -> None:
     layer = make_linear(drawn(OUT, IN))
     assert isinstance(layer, PackedLinear)
