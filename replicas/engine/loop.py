@@ -260,7 +260,7 @@ class Engine:
             accepting_seconds=stats.accepting_seconds + accepting,
         )
         if self._speculator is not None:
-            self._speculator.observe_decoding(sum(1 + len(work.drafted) for work in plan.works), seconds)
+            self._speculator.observe_decoding(sum(len(work.drafted) for work in plan.works), seconds)
 
     def _note_load(self) -> None:
         self.stats = replace(

@@ -98,9 +98,9 @@ class Speculator:
             self._lengths.observe_draft(max(want.max_tokens for want in wants), seconds)
         return drafts, missing if self._policy.must_answer else frozenset()
 
-    def observe_decoding(self, rows: int, seconds: float) -> None:
-        """Learn what a target step costs that carried so many rows and no prompt."""
-        self._lengths.observe_target(rows, seconds)
+    def observe_decoding(self, drafted: int, seconds: float) -> None:
+        """Learn what a target step costs that carried so many drafted rows and no prompt."""
+        self._lengths.observe_target(drafted, seconds)
 
     def read(self, passed: Items[Passed]) -> None:
         """Hand over the features of what a step computed; before `settle`."""
@@ -169,7 +169,7 @@ class Speculator:
     def _choose(self, sequences: Items[Sequence], max_rows: int) -> Mapping[int, int]:
         # The target adds a token of its own, so a draft of all remaining ones would draft one for nothing.
         caps = {sequence.id: max(0, min(self._longest(sequence), sequence.remaining - 1)) for sequence in sequences}
-        return self._lengths.choose(caps, max_rows) if self._policy.is_adaptive and caps else caps
+        return self._lengths.choose(caps, max_rows) if self._policy.is_adaptive else caps
 
     def _longest(self, sequence: Sequence) -> int:
         """The longest draft that the request and the path allow."""

@@ -3,9 +3,9 @@
 A drafted token counts only if all before it do, so k tokens at acceptance α bring α + α² + … + α^k beyond the token
 that every step brings: E[tokens] = (1 - α^(k+1)) / (1 - α) in all (Leviathan, Kalman, Matias: "Fast Inference from
 Transformers via Speculative Decoding", 2023, equation 1). A step costs target(rows) + draft(depth) seconds, where
-every sequence adds k + 1 rows and the depth is the largest k. The lengths maximise tokens per second of the batch.
-A tree is k levels deep instead: it counts by levels, α is the chance that a level holds the target's token, and each
-level adds as many rows as it has nodes.
+every sequence adds k rows to its own and the depth is the largest k. The lengths maximise tokens per second of
+the batch. A tree is k levels deep instead: it counts by levels, α is the chance that a level holds the target's token,
+and each level adds as many rows as it has nodes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of the target by rows, and of drafting by depth with waiting and wire included."""
+    """Seconds of a step of one batch: of the target by drafted rows, and of drafting with waiting and wire included."""
 
     target: Line
     draft: Line
+    """By levels beyond the first; without any level there is nothing to pay."""
     level_rows: tuple[int, ...] = ()
     """Rows that each level of a draft adds; 1 where none is named, as in a chain."""
+
+    def seconds(self, drafted_rows: int, depth: int) -> float:
+        return self.target.at(drafted_rows) + (self.draft.at(depth - 1) if depth else 0.0)
 
     def draft_rows(self, longest: int) -> list[int]:
         """Rows of a draft by its length, from 0 to the longest."""
@@ -97,8 +101,8 @@ class _Outlook:
     def choice(self, lengths: Sequence[int]) -> Choice:
         count = len(lengths)
         gained = sum(gains[length] for gains, length in zip(self._gains, lengths, strict=True))
-        rows = count + sum(self._rows[length] for length in lengths)
-        seconds = self._costs.target.at(rows) + self._costs.draft.at(max(lengths, default=0))
+        rows = sum(self._rows[length] for length in lengths)
+        seconds = self._costs.seconds(rows, max(lengths, default=0))
         return Choice(tuple(lengths), count + gained, seconds)
 
     def _best_lengths(self, gains: Sequence[float], row_price: float) -> list[int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.generation import Round
 from replicas.speculation.best_lengths import Candidate, Costs, choose_lengths
 from replicas.speculation.probes import PROBE_EVERY_STEPS, Probes
-from replicas.speculation.step_costs import DraftCosts, LineFit
+from replicas.speculation.step_costs import BatchCosts, Line
 
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_TRIALS = 4.0
@@ -41,22 +41,33 @@ class AcceptanceEstimate:
         return AcceptanceEstimate(rate, min(trials, memory_trials))
 
 
+SIZES = 24
+"""Doublings of a batch that are told apart, more than any engine steps at once."""
+
+
+@dataclass(slots=True)
+class BatchSize:
+    """What is kept apart for batches of 0, 1, 2, 3 to 4, 5 to 8, … sequences."""
+
+    costs: BatchCosts = field(default_factory=BatchCosts)
+    probes: Probes = field(default_factory=Probes)
+    drafting_steps: int = 0
+    """Since the last one without a draft."""
+
+
 class DraftLengths:
     """Chooses lengths step by step from what it is told: rounds, seconds, and who takes part. Draws no randomness.
 
-    Most of it is measured on the way. What is not, is tried on purpose: see `Probes` and `PLAIN_EVERY_STEPS`.
+    Most of it is measured on the way. What is not, is tried on purpose: see `BatchCosts.lesson`, `Probes` and
+    `PLAIN_EVERY_STEPS`.
     """
 
     def __init__(self, level_rows: tuple[int, ...] = ()) -> None:
         self._level_rows = level_rows
-        self._target = LineFit()
-        self._draft = DraftCosts()
         self._pool = AcceptanceEstimate()
         self._sequences: dict[int, AcceptanceEstimate] = {}
         self._undrafted_steps: dict[int, int] = {}
-        self._probes = Probes()
-        self._drafting_steps = PLAIN_EVERY_STEPS
-        """Since the last one without a draft; the first of these is due at once."""
+        self._sizes = tuple(BatchSize() for _ in range(SIZES))
         self._turn = 0
         """Choices so far: who gives way where not all have room goes by turns."""
         self._batch = 0
@@ -64,23 +75,24 @@ class DraftLengths:
         self._is_catching_up = False
         """Whether drafts were resumed after steps without, and nothing was heard of them yet."""
 
-    def observe_target(self, rows: int, seconds: float) -> None:
-        """A step of the target that only decoded, over so many rows."""
-        known = self._target.line()
-        if self._probes.is_probing and known is not None:
-            self._probes.spend(max(0.0, seconds - known.at(self._batch)))
-        self._target.observe(rows, seconds)
+    def observe_target(self, drafted: int, seconds: float) -> None:
+        """A step of the target that only decoded, with so many drafted rows in all."""
+        size = self._size
+        if size.probes.is_probing:
+            size.probes.spend(max(0.0, seconds - size.costs.target.line().fixed))
+        size.costs.observe_target(drafted / max(1, self._batch), seconds)
 
     def observe_draft(self, depth: int, seconds: float) -> None:
         """The time the engine waited for proposals of up to `depth` tokens, whether they came or not.
 
         It says nothing of the next round where the proposer had first to read what was generated without it.
         """
-        if self._probes.is_probing:
-            self._probes.spend(seconds)
-            self._probes.count_round()
+        size = self._size
+        if size.probes.is_probing:
+            size.probes.spend(seconds)
+            size.probes.count_round()
         if not self._is_catching_up:
-            self._draft.observe(self._batch, depth, seconds)
+            size.costs.observe_draft(depth, seconds)
         self._is_catching_up = False
 
     def observe_round(self, sequence_id: int, round_: Round) -> None:
@@ -91,16 +103,16 @@ class DraftLengths:
     def choose(self, caps: Mapping[int, int], max_rows: int | None = None) -> dict[int, int]:
         """Lengths for the next step by sequence id, each at most its cap; the drafts add at most `max_rows` rows.
 
-        As long as a cost is unknown they are the caps: something must be measured. Where nothing pays, one token is
-        tried now and then, so that a proposer that got better is noticed; where drafting pays, a step goes without
-        now and then, so that it stays known what that takes.
+        The first steps of every size of batch show what drafting costs there, and what doing without. Where nothing
+        pays, one token is tried now and then, so that a proposer that got better is noticed; where drafting pays, a
+        step goes without now and then, so that it stays known what that takes.
         """
         self._batch = len(caps)
         self._turn += 1
+        lesson = self._size.costs.lesson(max(caps.values(), default=0))
+        if lesson is not None:
+            return self._noted({sequence_id: min(cap, lesson) for sequence_id, cap in caps.items()})
         costs = self._costs()
-        if costs is None:
-            self._probes.stop()
-            return self._noted(dict(caps))
         numbers = _rotated(list(caps), self._turn)
         candidates = [Candidate(self._sequences.get(key, self._newcomer()).rate, caps[key]) for key in numbers]
         choice = choose_lengths(candidates, costs, max_rows)
@@ -113,14 +125,15 @@ class DraftLengths:
 
     def _with_probes(self, lengths: dict[int, int], caps: Mapping[int, int], costs: Costs) -> dict[int, int]:
         """Beside others that draft, a probe costs a row; where none does, all share the one that costs a round."""
+        size = self._size
         if not any(lengths.values()):
-            self._drafting_steps = 0
-            probed = caps if self._probes.try_now(*_probe_seconds(len(caps), costs)) else ()
+            size.drafting_steps = 0
+            probed = caps if size.probes.try_now(*_probe_seconds(len(caps), costs)) else ()
             return lengths | {sequence_id: min(1, caps[sequence_id]) for sequence_id in probed}
-        self._probes.stop()
-        self._drafting_steps += 1
-        if self._drafting_steps > PLAIN_EVERY_STEPS:
-            self._drafting_steps = 0
+        size.probes.stop()
+        size.drafting_steps += 1
+        if size.drafting_steps > PLAIN_EVERY_STEPS:
+            size.drafting_steps = 0
             return dict.fromkeys(lengths, 0)
         before = self._undrafted_steps
         poor = (key for key, length in lengths.items() if not length and before.get(key, 0) + 1 >= PROBE_EVERY_STEPS)
@@ -135,9 +148,14 @@ class DraftLengths:
         }
         return lengths
 
-    def _costs(self) -> Costs | None:
-        target, draft = self._target.line(), self._draft.line(self._batch)
-        return Costs(target, draft, self._level_rows) if target is not None and draft is not None else None
+    def _costs(self) -> Costs:
+        known = self._size.costs
+        target = known.target.line()
+        return Costs(Line(target.fixed, target.slope / max(1, self._batch)), known.draft.line(), self._level_rows)
+
+    @property
+    def _size(self) -> BatchSize:
+        return self._sizes[min(SIZES - 1, max(0, 2 * self._batch - 1).bit_length())]
 
     def _newcomer(self) -> AcceptanceEstimate:
         return AcceptanceEstimate(self._pool.rate, PRIOR_TRIALS)
@@ -150,4 +168,5 @@ def _rotated(items: list[int], turn: int) -> list[int]:
 
 def _probe_seconds(batch: int, costs: Costs) -> tuple[float, float]:
     """Of a step without a draft, and of what drafting a token for everyone adds to it."""
-    return costs.target.at(batch), costs.draft.at(1) + costs.target.slope * batch * costs.draft_rows(1)[1]
+    plain = costs.seconds(0, 0)
+    return plain, costs.seconds(batch * costs.draft_rows(1)[1], 1) - plain

@@ -1,31 +1,39 @@
-"""What a step costs: seconds as a straight line over its size, learned from the steps that were run."""
+"""What a step costs, apart for each size of batch: learned from the steps that were run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+SLOW = 1.5
+"""Times what was expected: a step beyond that is an outlier, or the first of many."""
+OUTLIER_EVERY = 16
+"""Observations of which one may be taken for an outlier; were it more, steps that are often slow would seem fast."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`fixed + slope * size` seconds for a size above 0, and nothing for size 0. Neither term is negative."""
+    """`fixed + slope * size` seconds. Neither term is negative."""
 
     fixed: float
     slope: float
 
-    def at(self, size: int) -> float:
-        return self.fixed + self.slope * size if size > 0 else 0.0
+    def at(self, size: float) -> float:
+        return self.fixed + self.slope * size
 
 
 @dataclass(slots=True)
 class LineFit:
-    """Least squares with exponential forgetting, so that the line follows the present load.
+    """A straight line that follows the present load: `base * (1 + price * size)` seconds.
 
-    `forgetting` is the weight that one observation leaves to all earlier ones. With `steadiness` observations' worth
-    of doubt the slope stays near 0 while all sizes were alike and nothing is known of it.
+    The base follows the last few dozen steps. The price compares each step with these alone and is remembered for some
+    hundreds, so a machine that gets slower is not mistaken for sizes that got dearer, and steps of a rare size count.
+    Both are least squares with exponential forgetting: a factor is the weight that one step leaves to all before it.
     """
 
-    forgetting: float = 0.98
+    base_forgetting: float = 0.96
+    price_forgetting: float = 0.998
     steadiness: float = 1.0
+    """Steps' worth of doubt: the price stays near 0 while all sizes were alike and nothing is known of it."""
     observations: int = field(default=0, init=False)
     _weight: float = field(default=0.0, init=False)
     _size: float = field(default=0.0, init=False)
@@ -34,52 +42,69 @@ class LineFit:
     _spread: float = field(default=0.0, init=False)
     """Weighted sum of squared deviations of the sizes."""
     _joint: float = field(default=0.0, init=False)
+    """The same of deviations of sizes times those of the seconds, as shares of the base."""
+    _since_outlier: int = field(default=OUTLIER_EVERY, init=False)
 
-    def observe(self, size: int, seconds: float) -> None:
-        """Learn from one step of size > 0 that took `seconds` (Welford's update, weighted)."""
+    def observe(self, size: float, seconds: float) -> None:
+        """Learn from one step of size >= 0 that took `seconds`; an outlier teaches nothing."""
+        known = self.line()
         self.observations += 1
-        self._weight = self._weight * self.forgetting + 1.0
-        self._spread *= self.forgetting
-        self._joint *= self.forgetting
+        if self._is_outlier(known.at(size), seconds):
+            return
+        self._weight = self._weight * self.base_forgetting + 1.0
         size_off = size - self._size
         self._size += size_off / self._weight
         self._seconds += (seconds - self._seconds) / self._weight
-        self._spread += size_off * (size - self._size)
-        self._joint += size_off * (seconds - self._seconds)
+        self._spread = self._spread * self.price_forgetting + size_off * (size - self._size)
+        self._joint *= self.price_forgetting
+        if known.fixed > 0.0:
+            self._joint += size_off * (seconds - self._seconds) / known.fixed
 
-    def line(self) -> Line | None:
-        """The present fit, or None before the first observation."""
-        if self._weight == 0.0:
-            return None
-        slope = max(0.0, self._joint / (self._spread + self.steadiness))
-        if slope * self._size > self._seconds:  # through the origin rather than below it
-            slope = self._seconds / self._size
-        return Line(self._seconds - slope * self._size, slope)
+    def line(self) -> Line:
+        """The present fit; before the first observation everything seems free."""
+        price = max(0.0, self._joint / (self._spread + self.steadiness))
+        base = self._seconds / (1.0 + price * self._size)
+        return Line(base, base * price)
+
+    def _is_outlier(self, expected: float, seconds: float) -> bool:
+        self._since_outlier += 1
+        is_outlier = 0.0 < SLOW * expected < seconds and self._since_outlier > OUTLIER_EVERY
+        if is_outlier:
+            self._since_outlier = 0
+        return is_outlier
 
 
-ENOUGH_DRAFTS = 3
-"""Rounds from which a size of batch has a line of its own; one alone may be an outlier."""
-SIZES = 24
-"""Doublings of a batch that are told apart, more than any engine steps at once."""
+ENOUGH_DRAFTS = 4
+"""Rounds, long and short ones, from which it is known what drafting takes; one alone may be an outlier."""
+ENOUGH_PLAIN_STEPS = 3
+"""Steps without a draft from which it is known what they take."""
 
 
-class DraftCosts:
-    """Seconds of drafting by depth, apart for batches of 1, 2, 3 to 4, 5 to 8, … sequences.
+@dataclass(slots=True)
+class BatchCosts:
+    """Of steps of batches of about one size.
 
-    A level costs more in a large batch: what was learned in one says little of another, and where nothing is drafted
-    nothing would put it right.
+    What is learned in a large batch says little of a small one: a level of drafts takes longer there, and beside its
+    rows every sequence costs the target something of its own. Where nothing is drafted nothing would put it right.
     """
 
-    def __init__(self) -> None:
-        self._fits = tuple(LineFit() for _ in range(SIZES))
+    target: LineFit = field(default_factory=LineFit)
+    """By drafted rows for each sequence, so that batches of 5 and of 8 sequences lie on one line."""
+    draft: LineFit = field(default_factory=lambda: LineFit(0.98, 0.98))
+    """By levels beyond the first. One that drafts ahead is now ready and now not, so its base is a longer mean."""
+    plain_steps: int = 0
 
-    def observe(self, batch: int, depth: int, seconds: float) -> None:
-        self._of(batch).observe(depth, seconds)
+    def observe_target(self, drafted: float, seconds: float) -> None:
+        """A step with so many drafted rows for each sequence."""
+        self.plain_steps += drafted == 0
+        self.target.observe(drafted, seconds)
 
-    def line(self, batch: int) -> Line | None:
-        """The present fit, or None where too little was drafted in batches of this size."""
-        fit = self._of(batch)
-        return fit.line() if fit.observations >= ENOUGH_DRAFTS else None
+    def observe_draft(self, depth: int, seconds: float) -> None:
+        """A round of drafts of up to `depth` >= 1 levels."""
+        self.draft.observe(depth - 1, seconds)
 
-    def _of(self, batch: int) -> LineFit:
-        return self._fits[min(SIZES - 1, max(0, batch - 1).bit_length())]
+    def lesson(self, longest: int) -> int | None:
+        """How much to draft next to learn what it costs: by turns much and little, then nothing. None: it is known."""
+        if self.draft.observations < ENOUGH_DRAFTS:
+            return min(1, longest) if self.draft.observations % 2 else longest
+        return 0 if self.plain_steps < ENOUGH_PLAIN_STEPS else None

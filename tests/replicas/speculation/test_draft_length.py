@@ -13,20 +13,22 @@ from fleet.generation import Round
 from replicas.speculation.best_lengths import Candidate, Costs, choose_lengths
 from replicas.speculation.draft_length import PLAIN_EVERY_STEPS, AcceptanceEstimate, DraftLengths
 from replicas.speculation.probes import PROBE_EVERY_STEPS, PROBE_ROUNDS
-from replicas.speculation.step_costs import ENOUGH_DRAFTS, Line
+from replicas.speculation.step_costs import ENOUGH_DRAFTS, ENOUGH_PLAIN_STEPS, Line
 
 seconds = st.floats(1e-4, 0.1)
-lines = st.builds(Line, fixed=st.floats(0, 0.1), slope=seconds)
+lines = st.builds(Line, fixed=seconds, slope=st.floats(0, 0.1))
 level_rows = st.lists(st.integers(1, 8), max_size=4).map(tuple)
 candidates = st.builds(Candidate, acceptance=st.floats(0, 1), cap=st.integers(0, 4))
 CAP = 6
+LESSONS = ENOUGH_DRAFTS + ENOUGH_PLAIN_STEPS
 
 
 def tokens_per_second(batch: list[Candidate], lengths: tuple[int, ...], costs: Costs) -> float:
     """The cost model, written out."""
     tokens = sum(sum(one.acceptance**i for i in range(k + 1)) for one, k in zip(batch, lengths, strict=True))
-    rows = sum(1 + sum((*costs.level_rows, 1, 1, 1, 1)[:k]) for k in lengths)
-    return tokens / (costs.target.at(rows) + costs.draft.at(max(lengths)))
+    rows = sum(sum((*costs.level_rows, 1, 1, 1, 1)[:k]) for k in lengths)
+    drafting = costs.draft.at(max(lengths) - 1) if any(lengths) else 0.0
+    return tokens / (costs.target.at(rows) + drafting)
 
 
 @given(
@@ -98,7 +100,7 @@ class Serving:
             self._wait(self._draft.at(max(drafted)) + (0.0 if self._has_drafted else self._catch_up), max(drafted))
         self._has_drafted = any(drafted)
         rows = sum(drafted) + len(drafted)
-        self.lengths.observe_target(rows, self._target.at(rows))
+        self.lengths.observe_target(sum(drafted), self._target.at(rows))
         self.seconds += self._target.at(rows)
         for sequence_id, length in self._wants.items():
             accepted = 0
@@ -171,11 +173,10 @@ def test_what_a_large_batch_costs_does_not_keep_a_small_one_from_drafting() -> N
     """A level of eight sequences takes longer than one of a single sequence."""
     lengths = measured(8, seconds=0.5)
     assert not any(lengths.choose(dict.fromkeys(range(8), CAP)).values())
-    assert lengths.choose({1: CAP}) == {1: CAP}, "nothing is known of a single sequence"
-    for _ in range(ENOUGH_DRAFTS + 1):  # the first of them catches up
-        lengths.observe_draft(CAP, 0.001)
-        lengths.observe_target(1, 0.03)
-        assert lengths.choose({1: CAP})[1] > 0
+    lengths.forget(range(8))
+    assert lengths.choose({0: CAP}) == {0: CAP}, "nothing is known of a single sequence"
+    learn(lengths, 1, seconds=0.001)
+    assert lengths.choose({0: CAP})[0] > 0
     assert not any(lengths.choose(dict.fromkeys(range(8), CAP)).values())
 
 
@@ -183,7 +184,7 @@ def test_a_round_that_first_catches_up_is_no_measure_of_the_next() -> None:
     """Drafting has become free, but whoever resumes it reads for 0.3 s what was generated without it."""
     lengths = measured(1, seconds=0.1)
     drafted = [0]
-    for _ in range(80 * PROBE_EVERY_STEPS):
+    for _ in range(200 * PROBE_EVERY_STEPS):
         drafted.append(lengths.choose({1: CAP})[1])
         if drafted[-1]:
             lengths.observe_draft(drafted[-1], 0.0 if drafted[-2] else 0.3)
@@ -193,7 +194,9 @@ def test_a_round_that_first_catches_up_is_no_measure_of_the_next() -> None:
 def test_a_probe_lasts_until_the_draft_has_read_the_prompts_and_shown_what_a_round_costs() -> None:
     lengths = measured(1, seconds=0.1)
     reading, rounds = 40, 0
-    while not rounds:
+    for _ in range(200 * PROBE_EVERY_STEPS):
+        if rounds:
+            break
         is_tried = lengths.choose({1: CAP}) == {1: 1}
         reading -= is_tried
         if is_tried and reading <= 0:
@@ -211,18 +214,25 @@ def test_a_probe_that_nobody_answers_ends() -> None:
 
 
 def measured(batch: int, seconds: float) -> DraftLengths:
-    """Lengths that know what a target step costs, and a draft in a batch of this size."""
+    """Lengths that know what a draft costs in a batch of this size, and that rows of the target cost nothing there."""
     lengths = DraftLengths()
-    lengths.observe_target(batch, 0.03)
-    for _ in range(ENOUGH_DRAFTS):
-        lengths.choose(dict.fromkeys(range(batch), CAP))
-        lengths.observe_draft(CAP, seconds)
+    learn(lengths, batch, seconds)
     return lengths
+
+
+def learn(lengths: DraftLengths, batch: int, seconds: float) -> None:
+    for _ in range(LESSONS):
+        drafted = lengths.choose(dict.fromkeys(range(batch), CAP))
+        if any(drafted.values()):
+            lengths.observe_draft(max(drafted.values()), seconds)
+        lengths.observe_target(sum(drafted.values()), 0.03)
 
 
 def test_nothing_is_chosen_before_something_is_measured() -> None:
     lengths = DraftLengths()
     assert lengths.choose({1: 4, 2: 0}) == {1: 4, 2: 0}
+    lengths.observe_draft(4, 0.001)
+    assert lengths.choose({1: 4, 2: 0}) == {1: 1, 2: 0}, "a short one tells what a level costs"
 
 
 @given(st.lists(st.integers(0, CAP), min_size=1, max_size=5), st.floats(0, 1), st.integers(0, 200))
@@ -235,15 +245,15 @@ def test_no_length_exceeds_its_cap_even_when_probing(caps: list[int], acceptance
 
 def test_a_poor_sequence_is_tried_again_beside_good_ones() -> None:
     lengths = measured(2, seconds=0.005)
-    lengths.observe_target(8, 0.03)
     for _ in range(40):
-        lengths.observe_round(1, Round(4, 4))
-        lengths.observe_round(2, Round(1, 0))
-    lengths.observe_target(2, 0.025)
-    assert lengths.choose({1: 4, 2: 4}) == {1: 0, 2: 0}, "what a step without drafts takes is not known yet"
-    chosen = [lengths.choose({1: 4, 2: 4}) for _ in range(PROBE_EVERY_STEPS - 1)]
-    assert all(step[1] == 4 for step in chosen)
-    assert [step[2] for step in chosen] == [0] * (PROBE_EVERY_STEPS - 2) + [1]
+        lengths.observe_round(0, Round(4, 4))
+        lengths.observe_round(1, Round(1, 0))
+        lengths.observe_target(4, 0.04)
+        lengths.observe_target(0, 0.03)
+    quiet = PROBE_EVERY_STEPS - ENOUGH_PLAIN_STEPS
+    chosen = [lengths.choose({0: 4, 1: 4}) for _ in range(quiet)]
+    assert all(step[0] == 4 for step in chosen)
+    assert [step[1] for step in chosen] == [0] * (quiet - 1) + [1]
 
 
 def test_trees_of_equal_sequences_share_what_room_there_is() -> None:
@@ -256,8 +266,7 @@ def test_trees_of_equal_sequences_share_what_room_there_is() -> None:
 
 def test_where_not_all_have_room_everyone_has_a_turn() -> None:
     lengths = measured(4, seconds=0.001)
-    lengths.observe_target(4, 0.03)
-    drafted = [lengths.choose(dict.fromkeys(range(4), 1), 2) for _ in range(9)]
+    drafted = [lengths.choose(dict.fromkeys(range(4), 1), 2) for _ in range(8)]
     assert all(sum(step.values()) <= 2 for step in drafted)
     assert [sum(step[key] for step in drafted) for key in range(4)] == [4] * 4
 
