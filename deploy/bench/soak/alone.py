@@ -15,6 +15,8 @@ from replicas.target_worker import WorkerSettings
 
 LEAST_TURNS = 6
 """As many as it takes to tell growth."""
+EXIT_SECONDS = 10.0
+"""For a process that has told its result; one that has not is ended at once."""
 
 
 def soak_alone(settings: WorkerSettings, load: Load, until: float, *, kills_draft: bool) -> Soaked:
@@ -29,6 +31,7 @@ def soak_alone(settings: WorkerSettings, load: Load, until: float, *, kills_draf
     sender.close()
     try:
         found = receiver.recv()
+        process.join(EXIT_SECONDS)
     except EOFError as error:
         process.join()
         raise ConfigError(f"the soak's process died with exit code {process.exitcode}") from error
