@@ -52,9 +52,23 @@ def family_configs() -> dict[str, PreTrainedConfig]:
     }
 
 
-def tiny_model_folder(folder: Path, config: PreTrainedConfig | None = None, *, seed: int = 0) -> Path:
-    """Write a random model and the tiny tokenizer into `folder` and return it."""
+def tiny_model_folder(
+    folder: Path, config: PreTrainedConfig | None = None, *, seed: int = 0, is_varied: bool = False
+) -> Path:
+    """Write a random model and the tiny tokenizer into `folder` and return it.
+
+    Norms are 1 and biases 0, as transformers leaves them, unless the model `is_varied`.
+    """
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config or LlamaConfig(**SIZES))
+    if is_varied:
+        _vary(model)
     model.save_pretrained(folder)
     return tiny_tokenizer_folder(folder)
+
+
+@torch.no_grad()
+def _vary(model: PreTrainedModel) -> None:
+    for weight in model.parameters():
+        if weight.dim() == 1:
+            weight.add_(torch.randn_like(weight) * 0.3)

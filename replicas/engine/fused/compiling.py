@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -11,6 +12,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums in any order and fused products; not LLVM's leave to assume that nothing is infinite or NaN."""
+
+UNKEPT = (RuntimeError, OSError, EOFError, UnpicklingError)
+"""What numba raises where there is no folder for its machine code, or no room, or a file in it is broken."""
 
 
 def compiled(signature: str) -> Callable[[Function], Function]:
@@ -23,7 +27,7 @@ def compiled(signature: str) -> Callable[[Function], Function]:
 
         try:
             return with_cache(True)
-        except RuntimeError:  # numba's, where there is no folder that it can write to
+        except UNKEPT:
             return with_cache(False)
 
     return compile_function

@@ -25,11 +25,13 @@ Float = Any
 ONE, ZERO, HALF = np.float32(1), np.float32(0), np.float32(0.5)
 LOG2_E = np.float32(1 / math.log(2))
 LARGEST_POWER = np.float32(126)
-"""2 to it and 2 to its negative are normal numbers."""
+"""2 to it is a normal number."""
+SMALLEST_POWER = np.float32(-100)
+"""2 to less counts as 0: beside 1 it is nothing, and numbers that are not normal are slow to compute with."""
 UNSEEN = np.float32(-1e30)
 """The score of what a row does not see."""
 BLOCK = 4
-"""Keys that `attend` takes at a time."""
+"""Keys, and values, that are taken at a time."""
 EXPONENT_BIAS, MANTISSA_BITS = np.int32(127), np.int32(23)
 P0, P1, P2, P3, P4, P5, P6 = (
     np.float32(term) for term in Chebyshev.interpolate(np.exp2, 6, domain=[-0.5, 0.5]).convert(kind=Polynomial).coef
@@ -47,12 +49,13 @@ def exponentiate(values: Floats, count: int, offset: Float, words: Words) -> Non
     powers = words.view(np.float32)
     for i in range(count):
         exponent = (values[i] - offset) * LOG2_E
-        exponent = -LARGEST_POWER if exponent < -LARGEST_POWER else exponent
-        exponent = LARGEST_POWER if exponent > LARGEST_POWER else exponent
-        whole = np.floor(exponent + HALF)
-        x = exponent - whole
+        bounded = SMALLEST_POWER if exponent < SMALLEST_POWER else exponent
+        bounded = LARGEST_POWER if bounded > LARGEST_POWER else bounded
+        whole = np.floor(bounded + HALF)
+        x = bounded - whole
         words[i] = (np.int32(whole) + EXPONENT_BIAS) << MANTISSA_BITS
-        values[i] = ((((((P6 * x + P5) * x + P4) * x + P3) * x + P2) * x + P1) * x + P0) * powers[i]
+        power = ((((((P6 * x + P5) * x + P4) * x + P3) * x + P2) * x + P1) * x + P0) * powers[i]
+        values[i] = ZERO if exponent < SMALLEST_POWER else power
 
 
 @compiled("void(float32[:,::1], float32[:,::1], float32, float32[::1], float32, float32[:,::1], int64)")
@@ -100,8 +103,62 @@ def rotate_and_cache(
                 arena[head, slots[row], i] = qkv[row, first + i] * factor
 
 
+@compiled("void(float32[::1], float32[:,::1], int64, int64, float32, float32[::1])")
+def score(query: Floats, keys: Floats, place: int, count: int, scale: Float, scores: Floats) -> None:
+    """query · key · scale for `count` keys from a place on, up to BLOCK - 1 numbers behind them too.
+
+    Four keys at a time share what is loaded of the query.
+    """
+    last = place + count - 1
+    for j in range(0, count, BLOCK):
+        at = place + j
+        key_0, key_1 = keys[at], keys[min(at + 1, last)]
+        key_2, key_3 = keys[min(at + 2, last)], keys[min(at + 3, last)]
+        product_0 = product_1 = product_2 = product_3 = ZERO
+        for i in range(len(query)):
+            part = query[i]
+            product_0 += part * key_0[i]
+            product_1 += part * key_1[i]
+            product_2 += part * key_2[i]
+            product_3 += part * key_3[i]
+        scores[j], scores[j + 1] = product_0 * scale, product_1 * scale
+        scores[j + 2], scores[j + 3] = product_2 * scale, product_3 * scale
+
+
+@compiled("void(float32[::1], int64, int32[::1])")
+def softmax(scores: Floats, count: int, words: Words) -> None:
+    """Shares of the first `count`, in place, and 0 for a block behind them; `words` is room for as many."""
+    scores[count : count + BLOCK] = UNSEEN
+    largest_0 = largest_1 = largest_2 = largest_3 = UNSEEN
+    for j in range(0, count, BLOCK):
+        largest_0, largest_1 = max(largest_0, scores[j]), max(largest_1, scores[j + 1])
+        largest_2, largest_3 = max(largest_2, scores[j + 2]), max(largest_3, scores[j + 3])
+    exponentiate(scores, count, max(largest_0, largest_1, largest_2, largest_3), words)
+    sum_ = ZERO
+    for j in range(count):
+        sum_ += scores[j]
+    for j in range(count):
+        scores[j] /= sum_
+    scores[count : count + BLOCK] = ZERO
+
+
+@compiled("void(float32[::1], float32[:,::1], int64, int64, float32[::1])")
+def mix(shares: Floats, values: Floats, place: int, count: int, result: Floats) -> None:
+    """Σ share · value over `count` values from a place on; there are shares of 0 for a block behind them."""
+    last = place + count - 1
+    for i in range(len(result)):
+        result[i] = ZERO
+    for j in range(0, count, BLOCK):
+        at = place + j
+        value_0, value_1 = values[at], values[min(at + 1, last)]
+        value_2, value_3 = values[min(at + 2, last)], values[min(at + 3, last)]
+        share_0, share_1, share_2, share_3 = shares[j], shares[j + 1], shares[j + 2], shares[j + 3]
+        for i in range(len(result)):
+            result[i] += share_0 * value_0[i] + share_1 * value_1[i] + share_2 * value_2[i] + share_3 * value_3[i]
+
+
 @compiled(
-    "void(float32[:,::1], float32[:,:,::1], int64[:,::1], uint64[::1], int64, float32,"
+    "void(float32[:,::1], float32[:,:,::1], int64[:,::1], uint64[::1], float32,"
     "float32[:,::1], float32[::1], int32[::1])"
 )
 def attend(
@@ -109,7 +166,6 @@ def attend(
     arena: Floats,
     seen: Integers,
     sight: NDArray[np.uint64],
-    heads: int,
     scale: Float,
     attended: Floats,
     scores: Floats,
@@ -119,58 +175,21 @@ def attend(
 
     A row sees `seen[row] = (place, before, own)`: so many cached tokens from a place on, then of the `own` tokens of
     its span behind them those whose bit is set in `sight[row]` (`Span.sight`). `scores` and `words` have room for a
-    block more than that. Four keys at a time share what is loaded of the query and of the result.
+    block more than that.
     """
     kv_heads, head_dim = len(arena) // 2, arena.shape[2]
-    group = heads // kv_heads
+    heads = attended.shape[1] // head_dim
     for row in range(len(seen)):
         place, before, own = seen[row]
-        total = before + own
-        last = place + total - 1
         for head in range(heads):
-            keys, values = arena[head // group], arena[kv_heads + head // group]
-            query = queries[row, head * head_dim : (head + 1) * head_dim]
-            result = attended[row, head * head_dim : (head + 1) * head_dim]
-            for j in range(0, total, BLOCK):
-                at = place + j
-                key_0, key_1 = keys[at], keys[min(at + 1, last)]
-                key_2, key_3 = keys[min(at + 2, last)], keys[min(at + 3, last)]
-                product_0 = product_1 = product_2 = product_3 = ZERO
-                for i in range(head_dim):
-                    part = query[i]
-                    product_0 += part * key_0[i]
-                    product_1 += part * key_1[i]
-                    product_2 += part * key_2[i]
-                    product_3 += part * key_3[i]
-                scores[j], scores[j + 1] = product_0 * scale, product_1 * scale
-                scores[j + 2], scores[j + 3] = product_2 * scale, product_3 * scale
+            kv_head = head * kv_heads // heads
+            first, end = head * head_dim, (head + 1) * head_dim
+            score(queries[row, first:end], arena[kv_head], place, before + own, scale, scores)
             for j in range(own):
                 if not sight[row] >> np.uint64(j) & np.uint64(1):
                     scores[before + j] = UNSEEN
-            scores[total : total + BLOCK] = UNSEEN
-            largest_0 = largest_1 = largest_2 = largest_3 = UNSEEN
-            for j in range(0, total, BLOCK):
-                largest_0, largest_1 = max(largest_0, scores[j]), max(largest_1, scores[j + 1])
-                largest_2, largest_3 = max(largest_2, scores[j + 2]), max(largest_3, scores[j + 3])
-            largest = max(largest_0, largest_1, largest_2, largest_3)
-            exponentiate(scores, total, largest, words)
-            sum_ = ZERO
-            for j in range(total):
-                sum_ += scores[j]
-            scores[total : total + BLOCK] = ZERO
-            for i in range(head_dim):
-                result[i] = ZERO
-            factor = ONE / sum_
-            for j in range(0, total, BLOCK):
-                at = place + j
-                value_0, value_1 = values[at], values[min(at + 1, last)]
-                value_2, value_3 = values[min(at + 2, last)], values[min(at + 3, last)]
-                share_0, share_1 = scores[j] * factor, scores[j + 1] * factor
-                share_2, share_3 = scores[j + 2] * factor, scores[j + 3] * factor
-                for i in range(head_dim):
-                    result[i] += (
-                        share_0 * value_0[i] + share_1 * value_1[i] + share_2 * value_2[i] + share_3 * value_3[i]
-                    )
+            softmax(scores, before + own, words)
+            mix(scores, arena[kv_heads + kv_head], place, before + own, attended[row, first:end])
 
 
 @compiled("void(float32[:,::1], float32, float32[:,::1], int64, int32[::1])")

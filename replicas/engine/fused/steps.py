@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class _Step:
     rotations: list[Floats]
     """By layer: `[rows, head_dim]`, the cosine and sine of each pair of channels."""
     views: list[View]
-    """By layer."""
+    """By layer; none where `attention` is torch's."""
     attention: StepAttention | None
     """Torch's, where the step sees more than the kernel is for."""
 
@@ -87,10 +87,8 @@ class FusedSteps:
         self._cached: list[Floats] = [*arena.memory.numpy()]
         """By layer."""
         self._stream, self._normed = _Rows(config.hidden_size), _Rows(config.hidden_size)
-        self._attended, self._gated = (
-            _Rows(config.num_attention_heads * config.head_dim),
-            _Rows(config.intermediate_size),
-        )
+        self._attended = _Rows(config.num_attention_heads * config.head_dim)
+        self._gated = _Rows(config.intermediate_size)
         self._norms = [(layer.attention_norm.numpy(), layer.mlp_norm.numpy()) for layer in decoder.layers]
         self._scores = np.empty(arena.memory.shape[2] + kernels.BLOCK, dtype=np.float32)
         self._words = np.empty(max(len(self._scores), config.intermediate_size), dtype=np.int32)
@@ -118,14 +116,12 @@ class FusedSteps:
         torch.index_select(decoder.embedding, 0, torch.tensor(packing.tokens), out=self._stream.tensor[:rows])
         turned = decoder.rotations(torch.tensor(packing.positions))
         rotations = {rope: torch.view_as_real(pairs).flatten(1).numpy() for rope, pairs in turned.items()}
-        views = {window: view_of(packing.spans, window) for window in {kind.window for kind in self._config.layers}}
-        slots = torch.tensor(packing.slots)
-        attention = None
+        slots, kinds = torch.tensor(packing.slots), self._config.layers
+        step = _Step(rows, slots.numpy(), rotations=[rotations[kind.rope] for kind in kinds], views=[], attention=None)
         if not self._suits_kernel(packing.spans):
-            attention = StepAttention(self._config, self._arena, packing.spans, slots)
-        kinds = self._config.layers
-        by_layer = [rotations[kind.rope] for kind in kinds], [views[kind.window] for kind in kinds]
-        return _Step(rows, slots.numpy(), *by_layer, attention)
+            return replace(step, attention=StepAttention(self._config, self._arena, packing.spans, slots))
+        views = {window: view_of(packing.spans, window) for window in {kind.window for kind in kinds}}
+        return replace(step, views=[views[kind.window] for kind in kinds])
 
     def _suits_kernel(self, spans: Sequence[Span]) -> bool:
         free = ROWS_FOR_GATHERING if len(spans) > 1 else 0
@@ -139,19 +135,18 @@ class FusedSteps:
         )
 
     def _attended_to(self, index: int, layer: LayerWeights, step: _Step) -> _Product:
-        heads, scale, view = self._config.num_attention_heads, self._config.attention_scale, step.views[index]
-        qkv = self._normed.through(layer.qkv, step.rows)
+        config, arena = self._config, self._cached[index]
+        qkv, rotation = self._normed.through(layer.qkv, step.rows), step.rotations[index]
         kernels.rotate_and_cache(
-            qkv.rows, qkv.scale, step.rotations[index], self._cached[index], step.slots, heads, step.rows
+            qkv.rows, qkv.scale, rotation, arena, step.slots, config.num_attention_heads, step.rows
         )
         attended, scores, words = self._attended, self._scores, self._words
         if step.attention is not None:
-            queries = qkv.tensor[: step.rows].view(step.rows, -1, self._config.head_dim)[:, :heads]
-            attended.tensor[: step.rows] = step.attention.attend(index, queries)
+            heads = qkv.tensor[: step.rows].view(step.rows, -1, config.head_dim)
+            attended.tensor[: step.rows] = step.attention.attend(index, heads[:, : config.num_attention_heads])
         else:
-            kernels.attend(
-                qkv.rows, self._cached[index], view.seen, view.sight, heads, scale, attended.array, scores, words
-            )
+            seen, sight = step.views[index].seen, step.views[index].sight
+            kernels.attend(qkv.rows, arena, seen, sight, config.attention_scale, attended.array, scores, words)
         return attended.through(layer.output, step.rows)
 
     def _gated_mlp(self, layer: LayerWeights, step: _Step) -> _Product:

@@ -28,10 +28,11 @@ def view_of(spans: Sequence[Span], window: int | None) -> View:
     sight: list[int] = []
     for span in spans:
         positions = span.positions()
-        for position, own in zip(positions, span.sight(), strict=True):
+        for position, visible in zip(positions, span.sight(), strict=True):
             first = 0 if window is None else max(0, position + 1 - window)
             before = max(0, span.position - first)
-            visible = own & sum(1 << index for index, other in enumerate(positions) if other >= first)
+            if first > span.position:
+                visible &= sum(1 << index for index, other in enumerate(positions) if other >= first)
             seen.append((span.extent_start + span.position - before, before, visible.bit_length()))
             sight.append(visible)
     return View(np.array(seen), np.array(sight, dtype=np.uint64))

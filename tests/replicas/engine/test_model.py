@@ -21,7 +21,7 @@ LONG, SHORT = tuple(range(20, 43)), tuple(range(100, 109))
 
 @pytest.fixture(params=sorted(family_configs()))
 def family_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tiny_model_folder(tmp_path / "model", family_configs()[request.param])
+    return tiny_model_folder(tmp_path / "model", family_configs()[request.param], is_varied=True)
 
 
 def load(folder: Path, layers: int | None = None) -> Model:

@@ -23,7 +23,7 @@ DEEPEST = (0, 2, 4, 6, 7)
 
 @pytest.fixture(params=sorted(family_configs()), scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_folder(tmp_path_factory.mktemp("model"), family_configs()[request.param])
+    return tiny_model_folder(tmp_path_factory.mktemp("model"), family_configs()[request.param], is_varied=True)
 
 
 def load(folder: Path, taps: tuple[int, ...] = ()) -> DecoderModel:

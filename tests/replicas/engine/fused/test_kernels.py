@@ -33,14 +33,14 @@ def close(actual: Tensor, expected: Tensor) -> None:
 def test_exponentials_are_those_of_the_library(values: list[float], offset: float) -> None:
     found = np.array([*values, 1.0], dtype=np.float32)
     kernels.exponentiate(found, len(values), offset, words(len(values)))
-    np.testing.assert_allclose(found[:-1], np.exp(np.array(values) - np.float32(offset)), rtol=1e-5)
+    np.testing.assert_allclose(found[:-1], np.exp(np.array(values) - np.float32(offset)), rtol=1e-5, atol=1e-30)
     assert found[-1] == 1.0
 
 
-def test_what_is_far_below_comes_to_nearly_nothing_and_nan_stays() -> None:
+def test_what_is_far_below_comes_to_nothing_and_nan_stays() -> None:
     found = np.array([-1e30, -np.inf, np.nan, 0.0], dtype=np.float32)
     kernels.exponentiate(found, 4, 0.0, words(4))
-    assert (found[:2] < 1e-37).all()
+    assert (found[:2] == 0.0).all()
     assert np.isnan(found[2])
     assert found[3] == pytest.approx(1.0)
 
@@ -82,7 +82,7 @@ def attended(
     found = torch.full((len(seen), heads * arena.shape[2]), torch.nan)
     scores, bits = np.full(room, np.nan, dtype=np.float32), words(room)
     where, rows = np.array(seen), np.array(sight, dtype=np.uint64)
-    kernels.attend(queries.numpy(), arena.numpy(), where, rows, heads, scale, found.numpy(), scores, bits)
+    kernels.attend(queries.numpy(), arena.numpy(), where, rows, scale, found.numpy(), scores, bits)
     return found
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +14,24 @@ from unittest.mock import Mock
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoConfig
 
 from replicas.engine import model as model_module
 from replicas.engine.fused import kernels, steps
-from replicas.engine.fused.compiling import compiled
+from replicas.engine.linear import FP16_ENGINES
 from replicas.engine.model import DecoderModel, load_model
 from replicas.engine.packing import Segment
 from tests.replicas.engine.stories import EXTENT, KV_TOKENS, growing
 from tests.tiny_models import family_configs, tiny_model_folder
 
+WEIGHTS = "model.safetensors"
 FUSED = ("llama", "mistral", "qwen2", "qwen2-sliding")
 
 
-def load(folder: Path, dtype: str = "float32") -> DecoderModel:
-    return load_model(folder, dtype=dtype, device="cpu", kv_tokens=KV_TOKENS, taps=(0, 2, 4))
+def load(folder: Path) -> DecoderModel:
+    return load_model(folder, dtype="float32", device="cpu", kv_tokens=KV_TOKENS, taps=(0, 2, 4))
 
 
 @dataclass
@@ -57,15 +64,29 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 @pytest.fixture(params=FUSED, scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_folder(tmp_path_factory.mktemp("model"), family_configs()[request.param])
+    return tiny_model_folder(tmp_path_factory.mktemp("model"), family_configs()[request.param], is_varied=True)
 
 
 @pytest.fixture(scope="module")
-def pair(folder: Path) -> Pair:
+def rounded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with numbers that bfloat16 has, so that layers are kept in half the bytes, and with wider layers."""
+    rounded = tmp_path_factory.mktemp("rounded")
+    config = AutoConfig.from_pretrained(folder, intermediate_size=1536, initializer_range=0.1)
+    tiny_model_folder(rounded, config, is_varied=True)
+    tensors = {name: tensor.bfloat16().float() for name, tensor in load_file(rounded / WEIGHTS).items()}
+    save_file(tensors, rounded / WEIGHTS, metadata={"format": "pt"})
+    return rounded
+
+
+@pytest.fixture(params=["full", "rounded"], scope="module")
+def pair(request: pytest.FixtureRequest, folder: Path, rounded: Path) -> Pair:
+    where = folder if request.param == "full" else rounded
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_module, "can_fuse", lambda decoder: False)
-        launched = load(folder)
-    return Pair(load(folder), launched)
+        launched = load(where)
+    fused = load(where)
+    assert fused._fused is not None
+    return Pair(fused, launched)
 
 
 @pytest.mark.parametrize("attention", ["kernel", "torch"])
@@ -80,9 +101,9 @@ def test_any_mix_of_spans_computes_what_it_does_launched(
         pair.step(segments)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_row_is_the_same_alone_and_in_any_company(folder: Path, dtype: str) -> None:
-    model = load(folder, dtype)
+@pytest.mark.skipif(torch.backends.quantized.engine not in FP16_ENGINES, reason="layers are kept in full")
+def test_a_row_is_the_same_alone_and_in_any_company(rounded: Path) -> None:
+    model = load(rounded)
     prompts = [tuple(range(20 + index, 30 + index)) for index in range(4)]
     for index, prompt in enumerate(prompts):
         model.forward([Segment(index * EXTENT, 0, prompt, 1)])
@@ -140,12 +161,28 @@ def test_a_model_without_numbers_gives_none(tmp_path: Path) -> None:
     assert model.forward([Segment(0, 0, (9,), 1)]).logits.isnan().all()
 
 
-def test_kernels_compile_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numba.core.caching.FunctionCache", Mock(side_effect=RuntimeError("no locator available")))
-    monkeypatch.setattr("numba.core.dispatcher.FunctionCache", Mock(side_effect=RuntimeError("no locator available")))
+KERNEL = """
+from replicas.engine.fused.compiling import compiled
 
-    @compiled("int64(int64)")
-    def double(value: int) -> int:
-        return 2 * value
+@compiled("int64(int64)")
+def double(value):
+    return 2 * value
 
-    assert double(21) == 42
+print(double(21))
+"""
+
+
+@pytest.mark.parametrize("breaks", ["nothing", "an index", "the folder"])
+def test_kernels_compile_whatever_has_become_of_those_kept(breaks: str, tmp_path: Path) -> None:
+    source, kept = tmp_path / "kernel.py", tmp_path / "kept"
+    source.write_text(KERNEL)
+    command, environment = [sys.executable, str(source)], {**os.environ, "NUMBA_CACHE_DIR": str(kept)}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    [index] = kept.rglob("*.nbi")
+    if breaks == "an index":
+        index.write_bytes(b"")
+    if breaks == "the folder":
+        shutil.rmtree(kept)
+        kept.write_text("a file stands where the folder should be")
+    found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert found.stdout == "42\n"
