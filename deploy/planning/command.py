@@ -57,10 +57,18 @@ def plan_command(  # noqa: PLR0913 - one argument per option
     ] = None,
     bandwidth: Annotated[str | None, typer.Option(help="Memory bandwidth, such as 3.35TB/s.")] = None,
     tflops: Annotated[float | None, typer.Option(help="Dense 16-bit TFLOP/s.", min=0.001)] = None,
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", "-t", min=1, max=64)] = 1,
+    tensor_parallel: Annotated[
+        int,
+        typer.Option("--tensor-parallel", "-t", min=1, max=64, help="GPUs for one model; this project serves on one."),
+    ] = 1,
     utilisation: Annotated[float, typer.Option(help="Share of the memory to use.", min=0.01, max=1.0)] = 0.9,
     reserve: Annotated[str, typer.Option(help="Per GPU for activations, CUDA graphs and workspace.")] = "2GiB",
-    dtype: Annotated[str | None, typer.Option(help=f"Weights: {', '.join(LINEAR_BYTES)}; default: as stored.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Weights: {', '.join(LINEAR_BYTES)}; default: as stored. On a CPU bfloat16, the default, or float32."
+        ),
+    ] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="KV cache: bfloat16 (default), float32 or fp8.")] = None,
     context: Annotated[
         list[int] | None, typer.Option("--context", "-c", min=1, help="Tokens a sequence; repeatable.")

@@ -71,15 +71,20 @@ def plan_memory(deployment: Deployment, proposer: Proposer | None = None) -> Mem
     )
 
 
-def require_room(plan: MemoryPlan, context: int, what: str) -> None:
-    """Raise ConfigError where not even one sequence of this length fits."""
+def require_room(plan: MemoryPlan, context: int, what: str, *, is_on_cpu: bool = False) -> None:
+    """Raise ConfigError, with what would help on such a device, where not even one sequence of this length fits."""
     if plan.sequences(context) > 0:
         return
     gib = 2**30
-    parts = f"weights {plan.weights / gib:.1f}, reserve {plan.reserve / gib:.1f}"
+    parts = f"weights take {plan.weights / gib:.1f}, reserve {plan.reserve / gib:.1f}"
     if plan.proposer_weights:
         parts += f", proposer {plan.proposer_weights / gib:.1f}"
+    place, remedy = (
+        ("", "give more --memory, or take a shorter --context or a smaller model")
+        if is_on_cpu
+        else (" per GPU", "raise --tensor-parallel, take a larger GPU or a smaller --dtype")
+    )
     raise ConfigError(
-        f"{what} does not fit: of {plan.usable / gib:.1f} GiB usable per GPU {parts}, and the rest does not hold one "
-        f"sequence of {context} tokens; raise --tensor-parallel, take a larger GPU or a smaller --dtype"
+        f"{what} does not fit: of {plan.usable / gib:.1f} GiB usable{place}, {parts}, and the rest does not hold one "
+        f"sequence of {context} tokens; {remedy}"
     )

@@ -130,8 +130,7 @@ def make_plan(question: Question) -> Plan:
     model = question.model
     deployment = _deployment(question)
     alone = plan_memory(deployment)
-    for context in question.contexts:
-        require_room(alone, context, f"{model.name} in {question.formats.weights}")
+    _require_room(question, alone, f"{model.name} in {question.formats.weights}")
     cost = model_cost(
         model, question.formats.read(model), deployment.cache, question.tensor_parallel, TARGET_OVERHEAD_SECONDS
     )
@@ -150,6 +149,11 @@ def make_plan(question: Question) -> Plan:
     )
 
 
+def _require_room(question: Question, memory: MemoryPlan, what: str) -> None:
+    for context in question.contexts:
+        require_room(memory, context, what, is_on_cpu=question.formats.on_cpu is not None)
+
+
 def _deployment(question: Question) -> Deployment:
     return Deployment(
         memory_bytes=question.gpu.memory_bytes,
@@ -164,8 +168,7 @@ def _deployment(question: Question) -> Deployment:
 def _proposer_plan(question: Question, deployment: Deployment, cost: PassCost, spec: ProposerSpec) -> ProposerPlan:
     proposer = build_proposer(spec, question.model, question.tensor_parallel, question.formats)
     alone, memory = plan_memory(deployment), plan_memory(deployment, proposer)
-    for context in question.contexts:
-        require_room(memory, context, f"{question.model.name} with {spec.label}")
+    _require_room(question, memory, f"{question.model.name} with {spec.label}")
     acceptance = spec.acceptance or ASSUMED_ACCEPTANCE
     is_remote = spec.method == "draft_model"
     pairing = Pairing(question.gpu, cost, proposer, acceptance, question.round_trip_seconds if is_remote else 0.0)

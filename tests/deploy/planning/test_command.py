@@ -202,13 +202,19 @@ def test_a_fleet_that_seldom_drafts_is_not_promised_what_drafting_in_every_round
         (["smollm2-135m", *CPU, "-t", "2"], "--tensor-parallel is for GPUs"),
         (["smollm2-135m", *CPU, "--dtype", "int4"], "on a CPU the engine computes in bfloat16 or float32"),
         (["mixtral-8x7b", *CPU], "architecture 'mixtral' is not supported"),
-        (["llama-3.1-70b", "--gpu", "H100"], "does not fit: .* raise --tensor-parallel"),
+        (["llama-3.1-70b", "--gpu", "H100"], "does not fit: .* per GPU, .* raise --tensor-parallel"),
+        (["llama-3.1-8b", *CPU], r"does not fit: of 14\.4 GiB usable, .* 512 tokens; give more --memory, or take a"),
     ],
 )
 def test_a_mistake_is_one_line(plan: Callable[..., Any], arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as wrong:
         raise plan(*arguments).exception
     assert "\n" not in str(wrong.value)
+
+
+def test_the_help_says_which_formats_a_cpu_has() -> None:
+    words = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "400", "TERM": "dumb"}).stdout
+    assert "On a CPU bfloat16, the default, or float32." in words
 
 
 def test_a_rate_by_position_with_one_entry_is_a_rate() -> None:

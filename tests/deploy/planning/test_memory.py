@@ -113,7 +113,9 @@ def test_a_sequence_takes_what_the_engines_arena_holds_of_it_whatever_the_window
 
 def test_what_does_not_fit_is_one_line_with_its_parts() -> None:
     plan = plan_memory(deployment("llama-3.1-70b", "H100"))
-    with pytest.raises(ConfigError, match=r"does not fit: of 71\.2 GiB usable per GPU weights 131\.4, reserve 2\.0"):
+    with pytest.raises(
+        ConfigError, match=r"does not fit: of 71\.2 GiB usable per GPU, weights take 131\.4, reserve 2\.0"
+    ):
         require_room(plan, 4096, "llama-3.1-70b")
     assert plan.tokens == 0
     assert plan.sequences(4096) == 0
