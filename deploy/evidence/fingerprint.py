@@ -21,7 +21,7 @@ from router.sse import STREAM_VERSION
 
 PROTOCOL: Final = 2
 """Of a matrix, what its blocks ask in which order and what of it counts: raised where two runs would not compare."""
-LIBRARIES: Final = ("torch", "ray", "tokenizers", "grpcio", "speculation-fleet")
+LIBRARIES: Final = ("torch", "numba", "ray", "tokenizers", "grpcio", "speculation-fleet")
 MODEL_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "config": ("config.json",),
     "generation_config": ("generation_config.json",),

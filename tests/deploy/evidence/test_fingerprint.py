@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def test_hardware_and_libraries_are_named(tmp_path: Path) -> None:
     assert named <= parts.keys()
     assert all(parts[name] for name in named)
     assert json.loads(json.dumps(parts)) == parts
+
+
+def test_another_compiler_of_the_kernels_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_folder(tmp_path / "model")
+    before = fingerprint(folder)
+    monkeypatch.setattr("deploy.evidence.fingerprint.version", lambda name: "9" if name == "numba" else version(name))
+    assert changed_parts(before, fingerprint(folder)) == [f"version.numba was {version('numba')}, is 9"]
 
 
 @pytest.mark.parametrize("place", [0, 12_345_678, -1])
