@@ -41,7 +41,6 @@ class TrainSettings(Section):
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     seed: int = Field(0, ge=0, lt=2**31)
 
-    depth: int = Field(5, ge=1, le=16, description="Drafted positions that acceptance is measured at.")
     evaluate_every: int = Field(100, ge=1, description="Steps between two measurements.")
     checkpoint_every: int = Field(25, ge=1, description="Steps between two checkpoints: what a kill can cost.")
     evaluate_answers: int = Field(16, ge=1, description="Held-out answers in between; at the end it is all of them.")
@@ -52,7 +51,13 @@ class TrainSettings(Section):
     dry_run: bool = Field(False, description="Print sizes and the estimated time, and stop.")
 
 
-class DraftSettings(TrainSettings):
+class ChainSettings(TrainSettings):
+    """What drafts one token after the other, as many as asked for."""
+
+    depth: int = Field(5, ge=1, le=16, description="Drafted positions that acceptance is measured at.")
+
+
+class DraftSettings(ChainSettings):
     """A small decoder of the target's family between the target's own embedding and head."""
 
     layers: int = Field(2, ge=1, description="Decoder layers, started as copies of layers of the target.")
@@ -60,7 +65,7 @@ class DraftSettings(TrainSettings):
     draft_vocab: int = Field(8192, ge=16, description="Most frequent tokens that can be drafted.")
 
 
-class HeadSettings(TrainSettings):
+class HeadSettings(ChainSettings):
     """One decoder layer on the target's hidden states."""
 
     intermediate: int | None = Field(None, ge=8, description="Width of the MLP; default: the target's.")

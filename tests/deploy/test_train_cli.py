@@ -74,6 +74,14 @@ def test_a_dry_run_says_what_it_will_do_before_it_does_anything() -> None:
     assert not CliRunner().invoke(single, ["--out", "there", "--generate", "1"]).stderr.startswith("dry run")
 
 
+def test_the_depth_of_medusa_is_its_heads() -> None:
+    arguments = ("--out", "there", "--generate", "1", "--depth", "3")
+    assert parsed(EagleSettings, *arguments).depth == 3
+    result, found = run(MedusaSettings, *arguments)
+    assert (result.exit_code, found) == (2, [])
+    assert "No such option: --depth" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

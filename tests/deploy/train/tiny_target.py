@@ -32,9 +32,9 @@ PROMPTS = ("rivers", "bridges", "towns", "cats", "dogs", "trees", "cars", "boats
 QUIET = Screen(Console(quiet=True))
 
 METHODS: dict[str, tuple[type[TrainSettings], Any, dict[str, Any]]] = {
-    "draft_model": (DraftSettings, Draft, {"draft_vocab": 120, "layers": 2}),
-    "eagle": (EagleSettings, Eagle, {"draft_vocab": 120, "token_weight": 1.0, "noise": 0.02}),
-    "eagle3": (Eagle3Settings, Eagle3, {"draft_vocab": 120, "unroll": 3}),
+    "draft_model": (DraftSettings, Draft, {"draft_vocab": 120, "depth": 3, "layers": 2}),
+    "eagle": (EagleSettings, Eagle, {"draft_vocab": 120, "depth": 3, "token_weight": 1.0, "noise": 0.02}),
+    "eagle3": (Eagle3Settings, Eagle3, {"draft_vocab": 120, "depth": 3, "unroll": 3}),
     "medusa": (MedusaSettings, Medusa, {"heads": 3}),
     "medusa, cut": (MedusaSettings, Medusa, {"heads": 3, "draft_vocab": 120}),
     "medusa, one head": (MedusaSettings, Medusa, {"heads": 3, "draft_vocab": 120, "shared_head": True}),
@@ -71,7 +71,6 @@ def method_of(kind: str, out: Path, **changed: Any) -> tuple[TrainSettings, Meth
         "held_out": 0.25,
         "batch_tokens": 128,
         "learning_rate": 0.01,
-        "depth": 3,
         "threads": 1,
     }
     settings = settings_type(**{**values, **special, **changed})
