@@ -1,4 +1,4 @@
-"""Which path serves a request? Eligibility, header override, then a sticky and monotone hash.
+"""Which path serves a request? Header override, eligibility, then a sticky and monotone hash.
 
 hash(salt, key) is uniform on [0, 1) and fixed for a whole rollout, so a key stays in its arm while the weight
 stands, and raising the weight moves keys to the canary only, never back.
