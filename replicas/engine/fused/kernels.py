@@ -32,6 +32,8 @@ UNSEEN = np.float32(-1e30)
 """The score of what a row does not see."""
 BLOCK = 4
 """Keys, and values, that are taken at a time."""
+HEADS = 3
+"""Heads with the same keys and values that are taken at a time: their products with a block fit into registers."""
 EXPONENT_BIAS, MANTISSA_BITS = np.int32(127), np.int32(23)
 P0, P1, P2, P3, P4, P5, P6 = (
     np.float32(term) for term in Chebyshev.interpolate(np.exp2, 6, domain=[-0.5, 0.5]).convert(kind=Polynomial).coef
@@ -103,26 +105,49 @@ def rotate_and_cache(
                 arena[head, slots[row], i] = qkv[row, first + i] * factor
 
 
-@compiled("void(float32[::1], float32[:,::1], int64, int64, float32, float32[::1])")
-def score(query: Floats, keys: Floats, place: int, count: int, scale: Float, scores: Floats) -> None:
-    """query · key · scale for `count` keys from a place on, up to BLOCK - 1 numbers behind them too.
+@compiled("void(float32[::1], float32[::1], float32[::1], float32[:,::1], int64, int64, float32, float32[:,::1])")
+def score(
+    query_0: Floats,
+    query_1: Floats,
+    query_2: Floats,
+    keys: Floats,
+    place: int,
+    count: int,
+    scale: Float,
+    scores: Floats,
+) -> None:
+    """query · key · scale of HEADS queries and `count` keys from a place on; up to BLOCK - 1 numbers behind them too.
 
-    Four keys at a time share what is loaded of the query.
+    What is loaded of queries and keys is shared by all products of a block.
     """
     last = place + count - 1
     for j in range(0, count, BLOCK):
-        at = place + j
-        key_0, key_1 = keys[at], keys[min(at + 1, last)]
-        key_2, key_3 = keys[min(at + 2, last)], keys[min(at + 3, last)]
-        product_0 = product_1 = product_2 = product_3 = ZERO
-        for i in range(len(query)):
-            part = query[i]
-            product_0 += part * key_0[i]
-            product_1 += part * key_1[i]
-            product_2 += part * key_2[i]
-            product_3 += part * key_3[i]
-        scores[j], scores[j + 1] = product_0 * scale, product_1 * scale
-        scores[j + 2], scores[j + 3] = product_2 * scale, product_3 * scale
+        key_0, key_1 = keys[place + j], keys[min(place + j + 1, last)]
+        key_2, key_3 = keys[min(place + j + 2, last)], keys[min(place + j + 3, last)]
+        product_00 = product_01 = product_02 = product_03 = ZERO
+        product_10 = product_11 = product_12 = product_13 = ZERO
+        product_20 = product_21 = product_22 = product_23 = ZERO
+        for i in range(len(query_0)):
+            part_0, part_1, part_2 = query_0[i], query_1[i], query_2[i]
+            with_0, with_1, with_2, with_3 = key_0[i], key_1[i], key_2[i], key_3[i]
+            product_00 += part_0 * with_0
+            product_01 += part_0 * with_1
+            product_02 += part_0 * with_2
+            product_03 += part_0 * with_3
+            product_10 += part_1 * with_0
+            product_11 += part_1 * with_1
+            product_12 += part_1 * with_2
+            product_13 += part_1 * with_3
+            product_20 += part_2 * with_0
+            product_21 += part_2 * with_1
+            product_22 += part_2 * with_2
+            product_23 += part_2 * with_3
+        scores[0, j], scores[0, j + 1] = product_00 * scale, product_01 * scale
+        scores[0, j + 2], scores[0, j + 3] = product_02 * scale, product_03 * scale
+        scores[1, j], scores[1, j + 1] = product_10 * scale, product_11 * scale
+        scores[1, j + 2], scores[1, j + 3] = product_12 * scale, product_13 * scale
+        scores[2, j], scores[2, j + 1] = product_20 * scale, product_21 * scale
+        scores[2, j + 2], scores[2, j + 3] = product_22 * scale, product_23 * scale
 
 
 @compiled("void(float32[::1], int64, int32[::1])")
@@ -142,24 +167,27 @@ def softmax(scores: Floats, count: int, words: Words) -> None:
     scores[count : count + BLOCK] = ZERO
 
 
-@compiled("void(float32[::1], float32[:,::1], int64, int64, float32[::1])")
-def mix(shares: Floats, values: Floats, place: int, count: int, result: Floats) -> None:
-    """Σ share · value over `count` values from a place on; there are shares of 0 for a block behind them."""
+@compiled("void(float32[:,::1], float32[:,::1], int64, int64, float32[:,::1])")
+def mix(shares: Floats, values: Floats, place: int, count: int, mixed: Floats) -> None:
+    """Σ share · value over `count` values from a place on, HEADS times; behind the shares there is a block of 0."""
     last = place + count - 1
-    for i in range(len(result)):
-        result[i] = ZERO
+    mixed[:] = ZERO
     for j in range(0, count, BLOCK):
-        at = place + j
-        value_0, value_1 = values[at], values[min(at + 1, last)]
-        value_2, value_3 = values[min(at + 2, last)], values[min(at + 3, last)]
-        share_0, share_1, share_2, share_3 = shares[j], shares[j + 1], shares[j + 2], shares[j + 3]
-        for i in range(len(result)):
-            result[i] += share_0 * value_0[i] + share_1 * value_1[i] + share_2 * value_2[i] + share_3 * value_3[i]
+        value_0, value_1 = values[place + j], values[min(place + j + 1, last)]
+        value_2, value_3 = values[min(place + j + 2, last)], values[min(place + j + 3, last)]
+        share_00, share_01, share_02, share_03 = shares[0, j], shares[0, j + 1], shares[0, j + 2], shares[0, j + 3]
+        share_10, share_11, share_12, share_13 = shares[1, j], shares[1, j + 1], shares[1, j + 2], shares[1, j + 3]
+        share_20, share_21, share_22, share_23 = shares[2, j], shares[2, j + 1], shares[2, j + 2], shares[2, j + 3]
+        for i in range(values.shape[1]):
+            of_0, of_1, of_2, of_3 = value_0[i], value_1[i], value_2[i], value_3[i]
+            mixed[0, i] += share_00 * of_0 + share_01 * of_1 + share_02 * of_2 + share_03 * of_3
+            mixed[1, i] += share_10 * of_0 + share_11 * of_1 + share_12 * of_2 + share_13 * of_3
+            mixed[2, i] += share_20 * of_0 + share_21 * of_1 + share_22 * of_2 + share_23 * of_3
 
 
 @compiled(
     "void(float32[:,::1], float32[:,:,::1], int64[:,::1], uint64[::1], float32,"
-    "float32[:,::1], float32[::1], int32[::1])"
+    "float32[:,::1], float32[:,::1], float32[:,::1], int32[::1])"
 )
 def attend(
     queries: Floats,
@@ -168,28 +196,37 @@ def attend(
     sight: NDArray[np.uint64],
     scale: Float,
     attended: Floats,
+    mixed: Floats,
     scores: Floats,
     words: Words,
 ) -> None:
-    """Softmax of scaled scores times values, one row and head after the other: `[≥ rows, heads head_dim]`.
+    """Softmax of scaled scores times values, row after row: `[≥ rows, heads head_dim]`.
 
     A row sees `seen[row] = (place, before, own)`: so many cached tokens from a place on, then of the `own` tokens of
-    its span behind them those whose bit is set in `sight[row]` (`Span.sight`). `scores` and `words` have room for a
-    block more than that.
+    its span behind them those whose bit is set in `sight[row]` (`Span.sight`). Heads that share keys and values go
+    together, HEADS at a time; where there are fewer, the last one is computed again for nobody. `mixed` is room for
+    `[HEADS, head_dim]`, `scores` for HEADS times all that is seen and a block, `words` for as much once.
     """
     kv_heads, head_dim = len(arena) // 2, arena.shape[2]
-    heads = attended.shape[1] // head_dim
+    group = attended.shape[1] // head_dim // kv_heads
     for row in range(len(seen)):
         place, before, own = seen[row]
-        for head in range(heads):
-            kv_head = head * kv_heads // heads
-            first, end = head * head_dim, (head + 1) * head_dim
-            score(queries[row, first:end], arena[kv_head], place, before + own, scale, scores)
-            for j in range(own):
-                if not sight[row] >> np.uint64(j) & np.uint64(1):
-                    scores[before + j] = UNSEEN
-            softmax(scores, before + own, words)
-            mix(scores, arena[kv_heads + kv_head], place, before + own, attended[row, first:end])
+        query = queries[row, : kv_heads * group * head_dim].reshape((kv_heads * group, head_dim))
+        for kv_head in range(kv_heads):
+            end = (kv_head + 1) * group
+            for head in range(kv_head * group, end, HEADS):
+                heads = min(HEADS, end - head)
+                query_1, query_2 = query[min(head + 1, end - 1)], query[min(head + 2, end - 1)]
+                score(query[head], query_1, query_2, arena[kv_head], place, before + own, scale, scores)
+                for j in range(own):
+                    if not sight[row] >> np.uint64(j) & np.uint64(1):
+                        scores[:, before + j] = UNSEEN
+                for index in range(HEADS):
+                    softmax(scores[index], before + own, words)
+                mix(scores, arena[kv_heads + kv_head], place, before + own, mixed)
+                for index in range(heads):
+                    first = (head + index) * head_dim
+                    attended[row, first : first + head_dim] = mixed[index]
 
 
 @compiled("void(float32[:,::1], float32, float32[:,::1], int64, int32[::1])")

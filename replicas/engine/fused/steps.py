@@ -22,7 +22,7 @@ from replicas.engine.weights import LayerWeights
 
 MOST_ROWS = 60
 """Of a step: a multiple of ROWS_MULTIPLE, and a row's sight has 64 bits. Beyond it torch's operations are as fast."""
-KERNEL_CHANNELS = 2**18
+KERNEL_CHANNELS = 2**20
 """Of keys that the heads of a span's rows see: what the attention kernel, on one core, does in the time that launching
 torch's operations takes. With more, torch's products on all cores are faster."""
 ROWS_FOR_GATHERING = 2
@@ -90,8 +90,10 @@ class FusedSteps:
         self._attended = _Rows(config.num_attention_heads * config.head_dim)
         self._gated = _Rows(config.intermediate_size)
         self._norms = [(layer.attention_norm.numpy(), layer.mlp_norm.numpy()) for layer in decoder.layers]
-        self._scores = np.empty(arena.memory.shape[2] + kernels.BLOCK, dtype=np.float32)
-        self._words = np.empty(max(len(self._scores), config.intermediate_size), dtype=np.int32)
+        most_seen = arena.memory.shape[2] + kernels.BLOCK
+        self._mixed = np.empty((kernels.HEADS, config.head_dim), dtype=np.float32)
+        self._scores = np.empty((kernels.HEADS, most_seen), dtype=np.float32)
+        self._words = np.empty(max(most_seen, config.intermediate_size), dtype=np.int32)
 
     def run(self, packing: Packing) -> States | None:
         """What the layers make of the packed tokens, valid until the next step; None where the step is too large."""
@@ -140,13 +142,13 @@ class FusedSteps:
         kernels.rotate_and_cache(
             qkv.rows, qkv.scale, rotation, arena, step.slots, config.num_attention_heads, step.rows
         )
-        attended, scores, words = self._attended, self._scores, self._words
+        attended = self._attended
         if step.attention is not None:
             heads = qkv.tensor[: step.rows].view(step.rows, -1, config.head_dim)
             attended.tensor[: step.rows] = step.attention.attend(index, heads[:, : config.num_attention_heads])
         else:
-            seen, sight = step.views[index].seen, step.views[index].sight
-            kernels.attend(qkv.rows, arena, seen, sight, config.attention_scale, attended.array, scores, words)
+            view, room = step.views[index], (self._mixed, self._scores, self._words)
+            kernels.attend(qkv.rows, arena, view.seen, view.sight, config.attention_scale, attended.array, *room)
         return attended.through(layer.output, step.rows)
 
     def _gated_mlp(self, layer: LayerWeights, step: _Step) -> _Product:
