@@ -34,6 +34,8 @@ from replicas.speculation.round_timer import RoundTimer
 from replicas.speculation.tracked import DrawCheck, ItemFit, Tracked
 
 SMOOTHING = 1 / 8
+HELD_TOKENS = 32
+"""While nothing is asked for a sequence, its tokens are told so many at a time: often enough to keep its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class TargetSession:
                 continue
             if not sequence.is_told:
                 messages.append(self._open_at_draft(sequence, now))
-            else:
+            elif not _can_wait(sequence):
                 items.append(self._verdict_at_draft(sequence, verdict, now))
         return [*messages, tuple(items)] if items else messages
 
@@ -232,16 +234,18 @@ class TargetSession:
         self.counters.reopened += sequence.epoch > 0
         sequence.epoch = next(self._epochs)
         sequence.is_told = True
+        sequence.tell()
         asked = self._ask(sequence, now)
         return replace(sequence.opening, epoch=sequence.epoch, token_ids=tuple(sequence.token_ids), draft_length=asked)
 
     def _verdict_at_draft(self, sequence: Tracked, verdict: SequenceVerdict, now: float) -> SequenceVerdict:
+        base_length, committed = sequence.tell()
         return SequenceVerdict(
             sequence_id=verdict.sequence_id,
             epoch=sequence.epoch,
-            base_length=verdict.base_length,
+            base_length=base_length,
             accepted=verdict.accepted,
-            committed=verdict.committed,
+            committed=committed,
             next_draft_length=self._ask(sequence, now),
         )
 
@@ -338,6 +342,12 @@ class TargetSession:
         if self._breaker.is_open and now >= self._breaker.retry_at:
             self._heard_at = now
             self._advance_breaker(BreakerEvent.PAUSE_ELAPSED, now)
+
+
+def _can_wait(sequence: Tracked) -> bool:
+    """Whether what was committed can be told later: a message for each token costs both sides as much as a draft."""
+    untold = len(sequence.token_ids) - sequence.told_length
+    return not sequence.was_asked and sequence.draft_length == 0 and untold < HELD_TOKENS
 
 
 def _for_engine(proposal: Proposal, want: Want) -> Proposal:

@@ -48,7 +48,9 @@ class Tracked:
         "proposal",
         "quarantined_at",
         "token_ids",
+        "told_length",
         "unanswered_since",
+        "was_asked",
     )
 
     def __init__(self, opening: Opening) -> None:
@@ -57,6 +59,10 @@ class Tracked:
         self.draft_length = opening.draft_length
         self.epoch = 0
         self.is_told = False
+        self.told_length = 0
+        """Committed tokens that the draft knows, where it was told."""
+        self.was_asked = False
+        """Something was asked of the draft in the round that was committed last."""
         self.is_primed = False
         """The draft has answered since it was told, so it has read the prompt."""
         self.quarantined_at: int | None = None
@@ -82,7 +88,13 @@ class Tracked:
         self.token_ids += tokens
         self.draft_length = draft_length
         self.proposal = None
+        self.was_asked = self.asked > 0
         self.asked = 0
+
+    def tell(self) -> tuple[int, tuple[int, ...]]:
+        """What the draft does not know yet, behind so many tokens; now it does."""
+        base, self.told_length = self.told_length, len(self.token_ids)
+        return base, tuple(self.token_ids[base:])
 
     def ask(self, asked: int, now: float) -> None:
         self.asked = asked

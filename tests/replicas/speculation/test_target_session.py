@@ -23,7 +23,7 @@ from replicas.speculation.messages import (
 from replicas.speculation.pairing import Identity, find_mismatch
 from replicas.speculation.proposer import ProposerHealth, Want
 from replicas.speculation.rejection import Sparse
-from replicas.speculation.target_session import TargetSession, TargetSettings
+from replicas.speculation.target_session import HELD_TOKENS, TargetSession, TargetSettings
 
 IDENTITY = Identity("target", "hash", 100, 4096)
 HELLO = Hello(PROTOCOL_VERSION, "hash", 100, "draft", "", 4096, 8)
@@ -283,3 +283,25 @@ def test_a_prompt_in_the_targets_first_step_does_not_lengthen_the_wait_for_a_dra
     session.settle([SequenceVerdict(1, 5, length, 0, (7,), 4)], now + 0.03)
     until = session.wait_until([replace(WANT, base_length=length + 1)], now + 0.03)
     assert until == pytest.approx(now + 0.03 + 8 * 0.03)
+
+
+def test_while_nothing_is_asked_tokens_are_told_together():
+    session = session_with()
+    told = opened(session)
+    base, quiet = 3, (7,)
+    [(off,)] = session.settle([SequenceVerdict(1, 5, base, 0, quiet, 0)], 0.1)
+    assert (off.base_length, off.committed, off.next_draft_length) == (3, quiet, 0)
+    for step in range(1, 6):
+        assert session.settle([SequenceVerdict(1, 5, base + step, 0, quiet, 0)], 0.1) == []
+    [(verdict,)] = session.settle([SequenceVerdict(1, 5, base + 6, 0, (8, 9), 2)], 0.2)
+    assert verdict == SequenceVerdict(1, told.epoch, base + 1, 0, (*quiet * 5, 8, 9), 2)
+
+
+def test_tokens_are_told_often_enough_to_keep_a_lease():
+    session = session_with()
+    opened(session, replace(OPENING, draft_length=0))
+    silent = 0
+    while not (messages := session.settle([SequenceVerdict(1, 5, 3 + silent, 0, (7,), 0)], 0.1)):
+        silent += 1
+    [(verdict,)] = messages
+    assert (silent + 1, verdict.committed) == (HELD_TOKENS, (7,) * HELD_TOKENS)
