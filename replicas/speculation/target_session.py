@@ -345,7 +345,7 @@ class TargetSession:
 
 
 def _can_wait(sequence: Tracked) -> bool:
-    """Whether what was committed can be told later: a message for each token costs both sides as much as a draft."""
+    """Whether what was committed can be told later: a message for each token is work for nothing on both sides."""
     untold = len(sequence.token_ids) - sequence.told_length
     return not sequence.was_asked and sequence.draft_length == 0 and untold < HELD_TOKENS
 
