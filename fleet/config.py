@@ -26,6 +26,8 @@ READING_METHODS = ("draft_model", "eagle", "eagle3")
 """Proposers that read the text with a network, and so have a context of their own."""
 JUDGED_METHODS = ("draft_model", *HEAD_METHODS)
 """Proposers that can name what they draw from; for a look-up both acceptance rules come to the same."""
+DRAFT_TOKENS, LOOKUP_DRAFT_TOKENS = 4, 16
+"""Longest draft where nothing is said. Looking further costs nothing, and what repeats, often repeats for long."""
 MAX_TREE_NODES = 256
 
 PathName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
@@ -77,7 +79,9 @@ class SpeculativeConfig(Section):
     )
     revision: str | None = Field(None, min_length=1, description="Of the hub id.")
     layers: int | None = Field(None, ge=1, description="draft_model: the target's own first n layers and its head.")
-    num_speculative_tokens: int = Field(4, ge=1, le=32)
+    num_speculative_tokens: int = Field(
+        DRAFT_TOKENS, ge=1, le=32, description=f"Longest draft; ngram and suffix: {LOOKUP_DRAFT_TOKENS} if not given."
+    )
     max_model_len: int | None = Field(
         None, ge=16, description="Tokens up to which a sequence is drafted for; None = as far as the draft was trained."
     )
@@ -111,6 +115,13 @@ class SpeculativeConfig(Section):
     @classmethod
     def _knows_vllms_keys(cls, settings: object) -> object:
         return without_foreign(settings) if isinstance(settings, Mapping) else settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _looks_further_than_it_drafts(cls, settings: object) -> object:
+        if not isinstance(settings, Mapping) or settings.get("method") not in LOOKUP_METHODS:
+            return settings
+        return {"num_speculative_tokens": LOOKUP_DRAFT_TOKENS, **settings}
 
     @model_validator(mode="after")
     def _names_one_source(self) -> SpeculativeConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 
 def count(text: str) -> int:
@@ -13,4 +14,15 @@ def count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from error
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def at_least_one(text: str) -> float:
+    """A number of 1 or more, not infinite."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from error
+    if not 1 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return value

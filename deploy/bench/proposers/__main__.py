@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from deploy.bench.document import present
-from deploy.bench.options import count
+from deploy.bench.options import at_least_one, count
 from deploy.bench.prompts import SHIPPED_PROMPTS, Prompt, load_prompts
 from deploy.bench.proposers.arms import Served, stage
 from deploy.bench.proposers.block import Measured, requests_of, run_block
@@ -59,7 +59,7 @@ def _measured(arguments: argparse.Namespace) -> list[str]:
 def _taken(arguments: argparse.Namespace, blocks: Sequence[Measured]) -> str:
     minutes = sum(block.seconds for block in blocks) / 60
     return (
-        f"Taken with `--tokens {arguments.tokens} --prompts {arguments.prompts}`: {len(blocks)} blocks in "
+        f"Taken with `--tokens {arguments.tokens} --prompts {arguments.prompts:g}`: {len(blocks)} blocks in "
         f"{max(block.round for block in blocks) + 1} rounds, {minutes:.0f} minutes of decoding."
     )
 
@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace, prompts: Sequence[Prompt], left: Sequenc
 def _requests(
     arguments: argparse.Namespace, prompts: Sequence[Prompt], place: Place, served: Mapping[str, Served], tokens: int
 ) -> list[GenerationRequest]:
-    chosen = prompts_of(prompts, place, arguments.prompts * place.cell.concurrency)
+    chosen = prompts_of(prompts, place, int(arguments.prompts * place.cell.concurrency))
     return requests_of(chosen, place, served[place.arm.name].target.tokenizer, tokens)
 
 
@@ -133,10 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--categories", nargs="+", default=list(CATEGORIES), help="of the prompts")
     add("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
     add("--concurrency", nargs="+", type=count, default=[1, 4, 8])
-    add("--draft-tokens", type=count, default=4, help="longest draft of the named proposers")
+    add("--draft-tokens", type=count, default=4, help="longest draft of the trained proposers")
     add("--tokens", type=count, default=256, help="most tokens of an answer")
     add("--warm-up-tokens", type=count, default=24, help="of each answer before anything is measured")
-    add("--prompts", type=count, default=2, help="requests of a block for each one under way")
+    add("--prompts", type=at_least_one, default=2.0, help="requests of a block for each one under way, such as 1.5")
     add("--rounds", type=count, default=6, help="five or more give intervals")
     add("--prompts-file", type=Path, default=SHIPPED_PROMPTS, help="JSON lines; held out of all training")
     add("--results", type=Path, default=Path("build/proposers.jsonl"), help="measured blocks; a run goes on from them")

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from deploy.bench.proposers.plan import BASELINE, Arm
-from fleet.config import HEAD_METHODS, JUDGED_METHODS, DrillConfig, SpeculativeConfig, explain
+from fleet.config import HEAD_METHODS, JUDGED_METHODS, LOOKUP_METHODS, DrillConfig, SpeculativeConfig, explain
 from fleet.errors import ConfigError
 
 NAMES = ("draft_model", "eagle", "eagle3", "medusa", "ngram", "suffix")
@@ -54,7 +54,9 @@ def _usual(name: str, folder: Path, tokens: int) -> Arm:
     if name not in EVERY:
         raise ConfigError(f"unknown proposer '{name}'; there are {', '.join(EVERY)}")
     method = name.partition("/")[0]
-    keys: dict[str, object] = {"method": method, "num_speculative_tokens": tokens}
+    keys: dict[str, object] = {"method": method}
+    if method not in LOOKUP_METHODS:
+        keys |= {"num_speculative_tokens": tokens, "model": str(folder)}
     if name in RULES:
         keys["acceptance"] = "rejection"
     if name in TREES:
@@ -62,8 +64,6 @@ def _usual(name: str, folder: Path, tokens: int) -> Arm:
     if method == "suffix":
         # The same prompts come again under other conditions: their answers must not be known from before.
         keys["suffix_decoding_max_cached_requests"] = 0
-    elif method != "ngram":
-        keys["model"] = str(folder)
     return Arm(name, _checked(name, keys))
 
 

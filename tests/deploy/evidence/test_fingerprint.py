@@ -49,7 +49,7 @@ def test_every_setting_is_a_part_with_its_name_and_both_values(tmp_path: Path) -
     assert changed_parts(before, after) == [
         "engine.max_num_seqs was 16, is 32",
         "model.dtype was bfloat16, is float32",
-        "speculative.num_speculative_tokens was 4, is 7",
+        "speculative.num_speculative_tokens was 16, is 7",
     ]
 
 

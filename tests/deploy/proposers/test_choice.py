@@ -8,7 +8,7 @@ import pytest
 
 from deploy.bench.proposers.choice import EVERY, USELESS, arms_of
 from deploy.bench.proposers.plan import BASELINE
-from fleet.config import HEAD_METHODS, JUDGED_METHODS
+from fleet.config import HEAD_METHODS, JUDGED_METHODS, LOOKUP_DRAFT_TOKENS, LOOKUP_METHODS
 from fleet.errors import ConfigError
 
 
@@ -32,7 +32,10 @@ def test_trained_proposers_that_are_not_there_are_left_out_with_a_line(tmp_path:
     assert rule.speculative.acceptance == "rejection"
     assert useless.drill is not None
     assert useless.drill.useless_draft
-    assert all(arm.speculative.num_speculative_tokens == 3 for arm in arms if arm.speculative)
+    lengths = {arm.name: arm.speculative.draft_length for arm in arms if arm.speculative}
+    lookups = {name: lengths.pop(name) for name in LOOKUP_METHODS}
+    assert set(lengths.values()) == {3}
+    assert set(lookups.values()) == {LOOKUP_DRAFT_TOKENS}, "looking further costs nothing"
 
 
 def test_every_method_that_can_be_judged_and_a_tree_of_every_head_are_among_the_usual_arms(tmp_path: Path):

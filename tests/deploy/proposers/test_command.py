@@ -63,7 +63,7 @@ def test_a_run_writes_its_tables_and_goes_on_with_more_rounds(
     [
         (["--concurrency", "2000"], "max_num_seqs"),
         (["--categories", "poetry"], "no prompts of the category 'poetry'"),
-        (["--draft-tokens", "99"], "num_speculative_tokens"),
+        (["--proposers", "useless", "--draft-tokens", "99"], "num_speculative_tokens"),
         (["--proposers", "ngram@code"], "ngram is to be measured on code: add it to --categories"),
     ],
 )
