@@ -39,7 +39,7 @@ def _facts(plan: Plan) -> Iterator[str]:
 
 def _memory_table(plan: Plan) -> Table:
     table = _table(
-        "memory of one GPU, GiB", ">weights", ">proposer", ">reserve", ">left for KV", ">KV/token", ">its draft's"
+        "memory of one device, GiB", ">weights", ">proposer", ">reserve", ">left for KV", ">KV/token", ">its draft's"
     )
     for label, row in _rows(plan):
         table.add_row(

@@ -31,6 +31,22 @@ def test_every_proposer_can_be_configured(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({"method": "ngram"}, 16),
+        ({"method": "suffix"}, 16),
+        ({"method": "suffix", "num_speculative_tokens": 3}, 3),
+        ({"method": "draft_model", "layers": 2}, 4),
+        ({"method": "medusa", "model": "head", "tree": [2, 2]}, 2),
+    ],
+)
+def test_what_is_looked_up_is_longer_than_what_is_drafted_where_nothing_is_said(
+    settings: dict[str, Any], longest: int
+) -> None:
+    assert SpeculativeConfig.model_validate(settings).draft_length == longest
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"method": "eagle"}, "eagle needs 'model'"),
