@@ -32,7 +32,8 @@ def test_a_loaded_models_bytes_are_those_of_the_plan(dtype: str, is_tied: bool, 
     config = LlamaConfig(**(SIZES | WIDE | {"vocab_size": 3000}), tie_word_embeddings=is_tied)
     folder = tiny_model_folder(tmp_path / "model", config)
     formats, model = formats_here(dtype), find_architecture(str(folder))
-    held = look(Asked(str(folder), dtype, SpeculativeConfig(method="ngram"), 4000, 200))
+    lookup = SpeculativeConfig(method="ngram", num_speculative_tokens=LENGTH)
+    held = look(Asked(str(folder), dtype, lookup, 4000, 200))
     assert held.weights == pytest.approx(formats.target_bytes(model), rel=NEAR)
     assert held.cache == 4000 * 2 * 2 * 2 * 64 * formats.kv_bytes
     assert (held.proposer_weights, held.proposer_cache) == (0, 0)
