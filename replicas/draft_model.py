@@ -62,13 +62,13 @@ def load_draft(target: ModelConfig, speculative: SpeculativeConfig, engine: Engi
         model=chosen.model if speculative.layers is None else f"{chosen.model}, first {speculative.layers} layers",
         revision=chosen.revision or "",
         max_model_len=model.max_model_len,
-        max_draft_tokens=speculative.draft_length,
+        max_draft_tokens=speculative.num_speculative_tokens,
         names_distributions=True,
     )
     limits = DraftLimits(
         vocab_size=vocab_size,
         max_model_len=model.max_model_len,
-        max_draft_tokens=speculative.draft_length,
+        max_draft_tokens=speculative.num_speculative_tokens,
         max_step_tokens=engine.max_num_batched_tokens,
     )
     return Draft(DraftEngine(model, Sampler(vocab_size, tokenizer.eos_token_ids)), hello, limits)

@@ -65,7 +65,7 @@ def in_process(config: SpeculativeConfig, head: PublishedHead | None, place: Pla
     """
     if head is not None:
         return _drafting_head(head, place)
-    policy = SpeculationPolicy(config.draft_length, config.adaptive, must_answer=False)
+    policy = SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=False)
     return Proposing(_drilled(look_up(config), place), policy)
 
 
@@ -118,5 +118,5 @@ async def remote_draft(
     )
     server = VerifyServer(settings, clock)
     address = await server.start(host, config.tls)
-    policy = SpeculationPolicy(config.draft_length, config.adaptive, must_answer=True)
+    policy = SpeculationPolicy(config.num_speculative_tokens, config.adaptive, must_answer=True)
     return Proposing(server.proposer, policy, verify_server=server, verify_address=address)

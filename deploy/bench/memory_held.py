@@ -107,7 +107,7 @@ def look(asked: Asked, in_between: Callable[[], None] = lambda: None) -> Held:
     cache = reader.cache_bytes if isinstance(reader, EagleProposer) else 0
     speculator = None
     if proposer is not None and asked.proposer is not None:
-        policy = SpeculationPolicy(asked.proposer.draft_length, is_adaptive=False, must_answer=False)
+        policy = SpeculationPolicy(asked.proposer.num_speculative_tokens, is_adaptive=False, must_answer=False)
         speculator = Speculator(proposer, policy, model.vocab_size, SystemClock(), reader)
     sequences, drafting = _admitted(asked, Unanswering(model, len(taps)), tokenizer, speculator)
     weights = loaded - before - model.cache_bytes

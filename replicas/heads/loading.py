@@ -96,9 +96,9 @@ def read_head(config: SpeculativeConfig, progress: Callable[[str], None]) -> Pub
 
 
 def wanted_tree(config: SpeculativeConfig) -> Tree:
-    """The configured tree, or a chain of `draft_length` tokens."""
+    """The configured tree, or a chain of `num_speculative_tokens`."""
     if config.tree is None:
-        return Tree.chain(config.draft_length)
+        return Tree.chain(config.num_speculative_tokens)
     counts = [item for item in config.tree if isinstance(item, int)]
     return (
         Tree.of_counts(counts) if counts else Tree.of_paths(item for item in config.tree if not isinstance(item, int))

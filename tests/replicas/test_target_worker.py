@@ -208,7 +208,7 @@ async def test_useless_prompt_lookup_costs_acceptance_and_no_answer(worker: Targ
         async with Router(worker) as plain, Router(drilled) as spoiled:
             assert answers(await plain.run(*requests)) == answers(await spoiled.run(*requests))
         report = drilled.report("r")
-        assert (report.draft_tokens, report.may_pause_drafting) == (ngram.draft_length, False)
+        assert (report.draft_tokens, report.may_pause_drafting) == (ngram.num_speculative_tokens, False)
         rounds = [chunk.round for result in spoiled.results.values() for chunk in result.chunks if chunk.round]
         assert sum(round_.drafted for round_ in rounds) > 20
         assert sum(round_.accepted for round_ in rounds) < 0.2 * sum(round_.drafted for round_ in rounds)
